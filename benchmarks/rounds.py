@@ -1,0 +1,136 @@
+"""What a round costs before any work is done in it: milliseconds per exchange between ranks in threads.
+
+    python benchmarks/rounds.py
+
+For 2 and 8 ranks: `allreduce` in a loop under `launch`, a whole engine round (schedule, push a Sum, exchange,
+pull) under `run`, a bare threading.Barrier, and one np.add of the same array in one thread. Each figure is
+the median over rounds, then the median [min..max] over launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+from timing import Spread, spread
+
+from daskstrads import Program, Sum, launch, run
+from daskstrads.schedule import RoundRobin
+from daskstrads.sparse_reduce import allreduce
+
+SIZES = {"1 KB": 128, "100 KB": 12_800, "10 MB": 1_310_720}  # float64 values
+ROUNDS = {"1 KB": 2_000, "100 KB": 500, "10 MB": 30}
+WARM = 5  # rounds left out at the start of each launch
+
+
+class Idle(Program):
+    """The least a program can do: push a vector, keep the total, note the time."""
+
+    def __init__(self, values: int, rounds: int):
+        self.values = values
+        self.schedule = RoundRobin(rounds, sweeps=1)
+        self.clock: list[float] = []
+
+    def init(self, part, rank, size, rng):
+        """A rank's vector and the place for the total."""
+        return SimpleNamespace(x=np.full(self.values, 1.0 + rank), total=None, rank=rank)
+
+    def push(self, shard, plan):
+        """Exchange the vector."""
+        return Sum(shard.x)
+
+    def pull(self, shard, plan, received, sent):
+        """Keep the total."""
+        shard.total = received
+        if shard.rank == 0:
+            self.clock.append(time.perf_counter())
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="launches a figure (default 5)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rounds, two launches")
+    options = parser.parse_args()
+    repeats = 2 if options.quick else options.repeats
+    print(f"{'ms per round, median [min..max]':<34}{'ranks':>6}{'size':>8}")
+    for size, values in SIZES.items():
+        rounds = max(ROUNDS[size] // (10 if options.quick else 1), 3) + WARM
+        report("np.add in one thread", 1, size, [adds(values, rounds) for _ in range(repeats)])
+        for ranks in (2, 8):
+            times = [allreduces(ranks, values, rounds) for _ in range(repeats)]
+            report("allreduce", ranks, size, times)
+            if size == "1 KB":
+                times = [engine_rounds(ranks, values, rounds) for _ in range(repeats)]
+                report("engine round", ranks, size, times)
+                report("threading.Barrier", ranks, "-", [barriers(ranks, rounds) for _ in range(repeats)])
+
+
+def report(what: str, ranks: int, size: str, seconds: list[float]) -> None:
+    """One line of the table."""
+    ms: Spread = spread(1e3 * value for value in seconds)
+    print(f"{what:<34}{ranks:>6}{size:>8}   {ms}")
+
+
+def per_round(clock: list[float]) -> float:
+    """Median distance of the time stamps, without the first few."""
+    return statistics.median(np.diff(clock)[WARM:].tolist())
+
+
+def allreduces(ranks: int, values: int, rounds: int) -> float:
+    """Seconds a round of `allreduce`, seen from rank 0."""
+
+    def live(group, x):
+        clock = [time.perf_counter()]
+        for _ in range(rounds):
+            allreduce(x, group)
+            clock.append(time.perf_counter())
+        return clock
+
+    return per_round(launch(live, [np.full(values, 1.0 + rank) for rank in range(ranks)])[0])
+
+
+def engine_rounds(ranks: int, values: int, rounds: int) -> float:
+    """Seconds a round of the engine, seen from rank 0."""
+    program = Idle(values, rounds + 1)
+    run(program, [None] * ranks)
+    return per_round(program.clock)
+
+
+def barriers(ranks: int, rounds: int) -> float:
+    """Seconds a round of a bare barrier: what waking the threads costs."""
+    barrier = threading.Barrier(ranks)
+    clock: list[float] = []
+
+    def live(rank: int) -> None:
+        for _ in range(rounds + 1):
+            barrier.wait()
+            if rank == 0:
+                clock.append(time.perf_counter())
+
+    threads = [threading.Thread(target=live, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return per_round(clock)
+
+
+def adds(values: int, rounds: int) -> float:
+    """Seconds of one addition of two such arrays into a third."""
+    x, y, total = np.full(values, 1.0), np.full(values, 2.0), np.empty(values)
+    clock = [time.perf_counter()]
+    for _ in range(rounds):
+        np.add(x, y, out=total)
+        clock.append(time.perf_counter())
+    return per_round(clock)
+
+
+if __name__ == "__main__":
+    main()

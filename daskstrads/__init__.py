@@ -1,0 +1,61 @@
+"""Model-parallel training: schedule / push / pull (STRADS) over sparse sums (SparCML)."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Names load on first use: importing the package pulls in neither numba nor scikit-learn.
+_HOMES = {
+    "DynamicPriority": "schedule",
+    "ElasticNet": "algos.lasso",
+    "Gather": "engine.program",
+    "Lasso": "algos.lasso",
+    "Program": "engine.program",
+    "Rotate": "engine.program",
+    "Rotation": "schedule",
+    "RoundRobin": "schedule",
+    "Run": "engine.run",
+    "Scatter": "engine.program",
+    "Stream": "sparse_reduce",
+    "Sum": "engine.program",
+    "launch": "comm.local",
+    "run": "engine.run",
+}
+
+__all__ = [
+    "DynamicPriority",
+    "ElasticNet",
+    "Gather",
+    "Lasso",
+    "Program",
+    "Rotate",
+    "Rotation",
+    "RoundRobin",
+    "Run",
+    "Scatter",
+    "Stream",
+    "Sum",
+    "launch",
+    "run",
+]
+
+if TYPE_CHECKING:
+    from .algos.lasso import ElasticNet, Lasso
+    from .comm.local import launch
+    from .engine.program import Gather, Program, Rotate, Scatter, Sum
+    from .engine.run import Run, run
+    from .schedule import DynamicPriority, Rotation, RoundRobin
+    from .sparse_reduce import Stream
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,1 @@
+"""Algorithms: each a Program and the scikit-learn style estimator around it."""

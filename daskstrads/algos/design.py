@@ -1,0 +1,246 @@
+"""A rank's share of the design matrix as an operator: moments, X'v, Xb and chosen columns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..partition import Compressed, Slab
+
+__all__ = ["Columns", "DenseDesign", "SparseDesign", "columns_axpy", "columns_gram", "design", "dot"]
+
+
+class Columns(NamedTuple):
+    """Chosen columns in compact form, float64, read-only: dense `values` (k, n), or compressed."""
+
+    values: np.ndarray
+    indices: np.ndarray | None
+    offsets: np.ndarray | None
+
+
+def design(slab: Slab) -> DenseDesign | SparseDesign:
+    """The operator for a slab.
+
+    Raises:
+        ValueError: an index outside the matrix.
+    """
+    if isinstance(slab.matrix, Compressed):
+        return SparseDesign(slab.matrix, slab.axis)
+    return DenseDesign(slab.matrix)
+
+
+class DenseDesign:
+    """Dense X (n, p) in either order, a view of the caller's memory."""
+
+    sparse = False
+
+    def __init__(self, X: np.ndarray):
+        self.shape = X.shape
+        self.by_columns = _packed(X.T)
+        if not (self.by_columns or _packed(X)):
+            X = np.ascontiguousarray(X)
+        vectors = X.T if self.by_columns else X
+        self._count, self._length = vectors.shape
+        self._stride = vectors.strides[0] // X.itemsize if self._count > 1 else self._length
+        extent = (self._count - 1) * self._stride + self._length if vectors.size else 0
+        self._flat = np.lib.stride_tricks.as_strided(vectors, (extent,), (X.itemsize,), writeable=False)
+        self._vectors = vectors
+
+    def moments(self, weight: np.ndarray, centre: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Weighted means (0 where not `centre`) and centred sums of squares of the p columns."""
+        from . import design_kernels as kernels
+
+        mean, spread = np.empty(self.shape[1]), np.empty(self.shape[1])
+        weight = _read_only(weight)
+        if self.by_columns:
+            kernels.dense_moments_across(self._flat, self._stride, self._length, weight, centre, mean, spread)
+        else:
+            kernels.dense_moments_along(self._flat, self._stride, self._count, weight, centre, mean, spread)
+        return mean, spread
+
+    def correlate(self, v: np.ndarray) -> np.ndarray:
+        """X'v, (p,) float64."""
+        from . import design_kernels as kernels
+
+        if self.by_columns:
+            out = np.empty(self.shape[1])
+            kernels.dense_dots(self._flat, self._stride, self._length, _read_only(v), out)
+        else:
+            out = np.zeros(self.shape[1])
+            kernels.dense_axpys(self._flat, self._stride, self._length, _read_only(v), out)
+        return out
+
+    def combine(self, ids: np.ndarray, coef: np.ndarray) -> np.ndarray:
+        """X[:, ids] @ coef, (n,) float64."""
+        from . import design_kernels as kernels
+
+        out = np.zeros(self.shape[0])
+        ids, coef = _read_only(ids), _read_only(coef)
+        if self.by_columns:
+            kernels.dense_pick_axpys(self._flat, self._stride, self._length, ids, coef, out)
+        else:
+            kernels.dense_pick_dots(self._flat, self._stride, self._count, ids, coef, out)
+        return out
+
+    def take(self, ids: np.ndarray, scale: np.ndarray | None, mean: np.ndarray | None) -> Columns:
+        """Columns `ids` with `mean` subtracted, rows times `scale` (None: neither); (k, n) float64."""
+        picked = self._vectors[ids] if self.by_columns else self._vectors[:, ids].T
+        values = np.array(picked, dtype=np.float64, order="C")
+        if mean is not None:
+            values -= mean[ids][:, None]
+        if scale is not None:
+            values *= scale
+        values.flags.writeable = False  # travels by reference
+        return Columns(values, None, None)
+
+    def gram(self, new: np.ndarray, held: np.ndarray, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Centred Gram X[:, new]' W X[:, held], (len(new), len(held)) float64."""
+        from . import design_kernels as kernels
+
+        total = np.zeros((len(new), len(held)))
+        rows = max(512, 2**21 // max(1, len(held)))  # a chunk's columns stay in cache
+        root = np.sqrt(weight)
+        for first in range(0, self.shape[0], rows):
+            last = min(first + rows, self.shape[0])
+            piece = self._vectors[:, first:last] if self.by_columns else self._vectors[first:last].T
+            block = (piece[held] - mean[held][:, None]) * root[first:last]
+            other = (piece[new] - mean[new][:, None]) * root[first:last]
+            kernels.dense_gram(_read_only(other), _read_only(block), total)
+        return total
+
+
+class SparseDesign:
+    """Sparse X (n, p), compressed along its columns (axis 1) or rows (axis 0)."""
+
+    sparse = True
+
+    def __init__(self, compressed: Compressed, axis: int):
+        count = len(compressed.offsets) - 1
+        self.shape = (compressed.length, count) if axis == 1 else (count, compressed.length)
+        self.by_columns = axis == 1
+        self._arrays = tuple(_read_only(array) for array in compressed[:3])
+
+    def order(self) -> int:
+        """0: indices ascend strictly in every vector; 1: unsorted or repeated ones.
+
+        Raises:
+            ValueError: an index outside the matrix.
+        """
+        from . import design_kernels as kernels
+
+        length = self.shape[0] if self.by_columns else self.shape[1]
+        state = kernels.sparse_order(self._arrays[1], self._arrays[2], length)
+        if state == 2:
+            raise ValueError(f"sparse X has an index outside its shape; expected indices in [0, {length})")
+        return state
+
+    def moments(self, weight: np.ndarray, centre: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Weighted means (0 where not `centre`) and centred sums of squares of the p columns."""
+        from . import design_kernels as kernels
+
+        mean, spread = np.empty(self.shape[1]), np.empty(self.shape[1])
+        kernel = kernels.sparse_moments_across if self.by_columns else kernels.sparse_moments_along
+        kernel(*self._arrays, _read_only(weight), centre, mean, spread)
+        return mean, spread
+
+    def correlate(self, v: np.ndarray) -> np.ndarray:
+        """X'v, (p,) float64."""
+        from . import design_kernels as kernels
+
+        out = np.zeros(self.shape[1])
+        kernel = kernels.sparse_dots if self.by_columns else kernels.sparse_axpys
+        kernel(*self._arrays, _read_only(v), out)
+        return out
+
+    def combine(self, ids: np.ndarray, coef: np.ndarray) -> np.ndarray:
+        """X[:, ids] @ coef, (n,) float64."""
+        from . import design_kernels as kernels
+
+        out = np.zeros(self.shape[0])
+        if self.by_columns:
+            kernels.sparse_pick_axpys(*self._arrays, _read_only(ids), _read_only(coef), out)
+        else:
+            full = np.zeros(self.shape[1])
+            full[ids] = coef
+            kernels.sparse_dots(*self._arrays, _read_only(full), out)
+        return out
+
+    def take(self, ids: np.ndarray, scale: np.ndarray | None, mean: np.ndarray | None) -> Columns:
+        """Columns `ids` of a column-compressed X, rows times `scale`; `mean` is left implicit."""
+        from . import design_kernels as kernels
+
+        offsets = self._arrays[2]
+        size = int((offsets[ids + 1] - offsets[ids]).sum())
+        out = np.empty(size), np.empty(size, self._arrays[1].dtype), np.empty(len(ids) + 1, np.int64)
+        kernels.sparse_take(
+            *self._arrays, _read_only(ids), _read_only(np.empty(0) if scale is None else scale), *out
+        )
+        for array in out:
+            array.flags.writeable = False  # travels by reference
+        return Columns(*out)
+
+    def gram(self, new: np.ndarray, held: np.ndarray, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Centred Gram X[:, new]' W X[:, held] of a row-compressed X."""
+        from . import design_kernels as kernels
+
+        total = np.zeros((len(new), len(held)))
+        place_new = np.full(self.shape[1], -1, np.int64)
+        place_held = np.full(self.shape[1], -1, np.int64)
+        place_new[new], place_held[held] = np.arange(len(new)), np.arange(len(held))
+        kernels.rows_gram(
+            *self._arrays, _read_only(weight), _read_only(place_new), _read_only(place_held), total
+        )
+        # sum w (x - m)(x' - m') = sum w x x' - m' sum w x - m sum w x' + m m' sum w
+        sums = self.correlate(weight)
+        total -= np.outer(sums[new], mean[held]) + np.outer(mean[new], sums[held] - weight.sum() * mean[held])
+        return total
+
+
+def _packed(vectors: np.ndarray) -> bool:
+    """Whether the rows of a 2-D array are contiguous vectors that do not overlap."""
+    count, length = vectors.shape
+    step, inner = (stride // vectors.itemsize for stride in vectors.strides)
+    return (length <= 1 or inner == 1) and (count <= 1 or step >= length)
+
+
+def dot(a: np.ndarray, b: np.ndarray) -> float:
+    """a . b without BLAS, whose threads change the bits."""
+    return float(np.einsum("i,i", a, b))
+
+
+def columns_gram(
+    columns: Columns, mean: np.ndarray, scale: np.ndarray, residual: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Z'Z (k, k) and Z'residual (k,) of chosen columns; compressed ones are z = x - mean scale."""
+    from . import design_kernels
+
+    k = len(mean)
+    gram, grad = np.zeros((k, k)), np.empty(k)
+    if columns.offsets is None:
+        design_kernels.dense_gram(columns.values, columns.values, gram)
+        return gram, np.einsum("ij,j->i", columns.values, residual)
+    work = np.zeros(len(scale))
+    design_kernels.compressed_gram(*columns, mean, dot(scale, scale), work, gram)
+    design_kernels.sparse_dots(*columns, _read_only(residual), grad)
+    return gram, grad - mean * dot(scale, residual)
+
+
+def columns_axpy(
+    columns: Columns, mean: np.ndarray, scale: np.ndarray, coef: np.ndarray, out: np.ndarray
+) -> None:
+    """out += Z coef for chosen columns; compressed ones are z = x - mean scale."""
+    from . import design_kernels
+
+    if columns.offsets is None:
+        out += np.einsum("i,ij->j", coef, columns.values)
+    else:
+        design_kernels.sparse_axpys(*columns, _read_only(coef), out)
+        out -= dot(coef, mean) * scale
+
+
+def _read_only(array: Any) -> np.ndarray:
+    """A read-only view: kernels then have one signature, whatever the flags of what the caller passed."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view

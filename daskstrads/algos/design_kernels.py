@@ -1,0 +1,274 @@
+"""Kernels over a rank's share of the design matrix, dense in either order or compressed.
+
+Dense data come as a flat buffer of `count` vectors of `length` values, `stride` apart (columns of an
+F-ordered X, rows of a C-ordered one), so that one kernel serves both orders and their slices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+# No "nnan", "ninf": the finiteness checks rely on NaN and inf behaving.
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_dots(flat, stride, length, v, out):
+    """out[o] = vector o . v; four vectors share a load of v."""
+    count = out.size
+    o = 0
+    while o + 4 <= count:
+        a, b, c, d = o * stride, (o + 1) * stride, (o + 2) * stride, (o + 3) * stride
+        s0 = s1 = s2 = s3 = 0.0
+        for i in range(length):
+            vi = v[i]
+            s0 += flat[a + i] * vi
+            s1 += flat[b + i] * vi
+            s2 += flat[c + i] * vi
+            s3 += flat[d + i] * vi
+        out[o], out[o + 1], out[o + 2], out[o + 3] = s0, s1, s2, s3
+        o += 4
+    while o < count:
+        s0 = 0.0
+        for i in range(length):
+            s0 += flat[o * stride + i] * v[i]
+        out[o] = s0
+        o += 1
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_axpys(flat, stride, length, v, out):
+    """out[i] += sum_o v[o] vector_o[i]; four vectors share a load and store of out."""
+    count = v.size
+    o = 0
+    while o + 4 <= count:
+        a, b, c, d = o * stride, (o + 1) * stride, (o + 2) * stride, (o + 3) * stride
+        v0, v1, v2, v3 = v[o], v[o + 1], v[o + 2], v[o + 3]
+        for i in range(length):
+            out[i] += v0 * flat[a + i] + v1 * flat[b + i] + v2 * flat[c + i] + v3 * flat[d + i]
+        o += 4
+    while o < count:
+        v0 = v[o]
+        for i in range(length):
+            out[i] += v0 * flat[o * stride + i]
+        o += 1
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_pick_dots(flat, stride, count, ids, coef, out):
+    """out[o] += sum_k vector_o[ids[k]] coef[k]: a product with few nonzero coefficients."""
+    for o in range(count):
+        s = 0.0
+        for k in range(ids.size):
+            s += flat[o * stride + ids[k]] * coef[k]
+        out[o] += s
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_pick_axpys(flat, stride, length, ids, coef, out):
+    """out[i] += sum_k coef[k] vector_ids[k][i]."""
+    for k in range(ids.size):
+        start, c = ids[k] * stride, coef[k]
+        for i in range(length):
+            out[i] += c * flat[start + i]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_moments_across(flat, stride, length, weight, centre, mean, spread):
+    """Mean and centred weighted sum of squares of every vector (X compressed along its columns)."""
+    total = weight.sum()
+    for o in range(mean.size):
+        start = o * stride
+        m = 0.0
+        if centre and total > 0:
+            for i in range(length):
+                m += weight[i] * flat[start + i]
+            m /= total
+        s = 0.0
+        for i in range(length):
+            x = flat[start + i] - m
+            s += weight[i] * x * x
+        mean[o], spread[o] = m, s
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_moments_along(flat, stride, count, weight, centre, mean, spread):
+    """Mean and centred weighted sum of squares of every position over the vectors (X in rows)."""
+    length = mean.size
+    total = weight.sum()
+    mean[:] = 0.0
+    spread[:] = 0.0
+    if centre and total > 0:
+        for o in range(count):
+            w = weight[o] / total
+            for i in range(length):
+                mean[i] += w * flat[o * stride + i]
+    for o in range(count):
+        w = weight[o]
+        for i in range(length):
+            x = flat[o * stride + i] - mean[i]
+            spread[i] += w * x * x
+
+
+@njit(nogil=True, cache=True)
+def sparse_order(indices, offsets, length):
+    """0: every vector's indices ascend strictly; 1: unsorted or repeated; 2: an index out of range."""
+    state = 0
+    for o in range(offsets.size - 1):
+        last = -1
+        for k in range(offsets[o], offsets[o + 1]):
+            i = indices[k]
+            if i < 0 or i >= length:
+                return 2
+            if i <= last:
+                state = 1
+            last = i
+    return state
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def sparse_dots(values, indices, offsets, v, out):
+    """out[o] = vector o . v."""
+    for o in range(out.size):
+        s = 0.0
+        for k in range(offsets[o], offsets[o + 1]):
+            s += values[k] * v[indices[k]]
+        out[o] = s
+
+
+@njit(nogil=True, cache=True)
+def sparse_axpys(values, indices, offsets, v, out):
+    """out += sum_o v[o] vector_o."""
+    for o in range(v.size):
+        c = v[o]
+        if c != 0.0:
+            for k in range(offsets[o], offsets[o + 1]):
+                out[indices[k]] += c * values[k]
+
+
+@njit(nogil=True, cache=True)
+def sparse_pick_axpys(values, indices, offsets, ids, coef, out):
+    """out += sum_k coef[k] vector_ids[k]."""
+    for k in range(ids.size):
+        c = coef[k]
+        for e in range(offsets[ids[k]], offsets[ids[k] + 1]):
+            out[indices[e]] += c * values[e]
+
+
+@njit(nogil=True, cache=True)
+def sparse_moments_across(values, indices, offsets, weight, centre, mean, spread):
+    """Mean and centred weighted sum of squares of every vector, its zeros counted."""
+    total = weight.sum()
+    for o in range(mean.size):
+        m = 0.0
+        if centre and total > 0:
+            for k in range(offsets[o], offsets[o + 1]):
+                m += weight[indices[k]] * values[k]
+            m /= total
+        s, held = 0.0, 0.0
+        for k in range(offsets[o], offsets[o + 1]):
+            x = values[k] - m
+            s += weight[indices[k]] * x * x
+            held += weight[indices[k]]
+        mean[o], spread[o] = m, s + (total - held) * m * m
+
+
+@njit(nogil=True, cache=True)
+def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread):
+    """Mean and centred weighted sum of squares of every position over the vectors, zeros counted."""
+    total = weight.sum()
+    mean[:] = 0.0
+    spread[:] = 0.0
+    held = np.zeros(mean.size)
+    if centre and total > 0:
+        for o in range(offsets.size - 1):
+            w = weight[o] / total
+            for k in range(offsets[o], offsets[o + 1]):
+                mean[indices[k]] += w * values[k]
+    for o in range(offsets.size - 1):
+        w = weight[o]
+        for k in range(offsets[o], offsets[o + 1]):
+            x = values[k] - mean[indices[k]]
+            spread[indices[k]] += w * x * x
+            held[indices[k]] += w
+    for i in range(mean.size):
+        spread[i] += (total - held[i]) * mean[i] * mean[i]
+
+
+@njit(nogil=True, cache=True)
+def sparse_take(values, indices, offsets, ids, scale, out_values, out_indices, out_offsets):
+    """Vectors `ids`, their values times `scale` at their index (scale of size 0: as they are)."""
+    place = 0
+    for k in range(ids.size):
+        out_offsets[k] = place
+        for e in range(offsets[ids[k]], offsets[ids[k] + 1]):
+            i = indices[e]
+            out_indices[place] = i
+            out_values[place] = values[e] * scale[i] if scale.size else values[e]
+            place += 1
+    out_offsets[ids.size] = place
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_gram(A, B, gram):
+    """gram[a, b] += A[a] . B[b] over the rows of A (k, n) and B (m, n), in tiles that stay in cache."""
+    k, n = A.shape
+    m = B.shape[0]
+    tile = 512
+    for first in range(0, n, tile):
+        last = min(first + tile, n)
+        for a in range(k):
+            b = 0
+            while b + 4 <= m:
+                s0 = s1 = s2 = s3 = 0.0
+                for i in range(first, last):
+                    x = A[a, i]
+                    s0 += x * B[b, i]
+                    s1 += x * B[b + 1, i]
+                    s2 += x * B[b + 2, i]
+                    s3 += x * B[b + 3, i]
+                gram[a, b] += s0
+                gram[a, b + 1] += s1
+                gram[a, b + 2] += s2
+                gram[a, b + 3] += s3
+                b += 4
+            while b < m:
+                s0 = 0.0
+                for i in range(first, last):
+                    s0 += A[a, i] * B[b, i]
+                gram[a, b] += s0
+                b += 1
+
+
+@njit(nogil=True, cache=True)
+def rows_gram(values, indices, offsets, weight, place_a, place_b, gram):
+    """gram[a, b] += sum over rows of weight x_ia x_ib; place_*[column] is its row/column in gram or -1."""
+    for o in range(offsets.size - 1):
+        w = weight[o]
+        if w == 0.0:
+            continue
+        for k in range(offsets[o], offsets[o + 1]):
+            a = place_a[indices[k]]
+            if a >= 0:
+                x = w * values[k]
+                for e in range(offsets[o], offsets[o + 1]):
+                    b = place_b[indices[e]]
+                    if b >= 0:
+                        gram[a, b] += x * values[e]
+
+
+@njit(nogil=True, cache=True)
+def compressed_gram(values, indices, offsets, mean, total, work, gram):
+    """gram = Z'Z of compressed columns z_j = x_j - mean_j scale; `work` (n,) is zero before and after."""
+    k = mean.size
+    for t in range(k):
+        for e in range(offsets[t], offsets[t + 1]):
+            work[indices[e]] = values[e]
+        for u in range(t + 1):
+            s = 0.0
+            for e in range(offsets[u], offsets[u + 1]):
+                s += values[e] * work[indices[e]]
+            gram[t, u] = gram[u, t] = s - total * mean[t] * mean[u]
+        for e in range(offsets[t], offsets[t + 1]):
+            work[indices[e]] = 0.0

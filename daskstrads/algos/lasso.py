@@ -1,0 +1,332 @@
+"""Lasso and ElasticNet with scikit-learn's objective, parameters and attributes."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from joblib import cpu_count
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from ..comm.local import launch
+from ..engine.run import Run, run
+from ..partition import Slab, split
+from ..schedule import Certified, DynamicPriority, Plan, Policy, Report, RoundRobin
+from .design import SparseDesign
+from .lasso_block import Rules
+from .lasso_columns import ColumnPart, LassoColumns
+from .lasso_rows import LassoRows, RowPart
+from .objective import Distance, Penalty, gap_of, primal_of
+
+__all__ = ["ElasticNet", "Lasso"]
+
+_COLUMN_BLOCK = 2000  # an exact block of columns: a few full passes to the optimum (benchmarks/lasso.py)
+_ROW_BLOCK = 512  # smaller: its Gram matrix costs rows x block^2
+_PARALLEL_BLOCK = 64  # STRADS' schedule size
+_WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
+
+
+class ElasticNet(RegressorMixin, BaseEstimator):
+    """Linear regression with l1 and l2 penalties, by model-parallel coordinate descent.
+
+    Minimises, as scikit-learn does, for X (n, p) and y (n,) or (n, targets)::
+
+        1 / (2 n) ||y - X b - c||^2 + alpha l1_ratio ||b||_1 + alpha (1 - l1_ratio) / 2 ||b||^2
+
+    STRADS' algorithm (Lee et al. 2014, section 4): the variables that matter most are scheduled first and
+    dependent ones are never updated independently of each other. Stops when the duality gap, computed from
+    a fresh float64 residual, is at most tol ||y||^2 / n (y centred when an intercept is fitted).
+
+    Parameters:
+        alpha: weight of the penalty, >= 0.
+        l1_ratio: share of the l1 term, in [0, 1].
+        fit_intercept: fit c; X is centred implicitly, never copied.
+        copy_X: for compatibility: X is never changed.
+        max_iter: full passes over X at most.
+        tol: relative duality gap; at alpha = 0, largest |cosine| between a column and the residual.
+        warm_start: start from the last `coef_`.
+        positive: coefficients >= 0.
+        random_state: seed of the schedule (`selection="random"`, `update="parallel"`).
+        selection: "dynamic" (largest expected effect first), "cyclic" or "random".
+        update: "exact" solves the scheduled block to its optimum; "parallel" is STRADS' simultaneous update.
+        rho: for update="parallel": candidates whose columns correlate by rho or more are not updated
+            together; None updates all of them together, which may diverge.
+        n_shards: ranks, a thread each; None: the cores this process may use, fewer for small data.
+            Wide X (p > n) is split by columns, otherwise by rows.
+        verbose: print a line a pass.
+
+    Attributes:
+        coef_: (p,) or (targets, p), X's float dtype. sparse_coef_: the same as a sparse matrix.
+        intercept_: float or (targets,).
+        n_iter_: full passes used (one a target for several targets).
+        dual_gap_: the certificate, in units of the objective; nan at alpha = 0, where there is none.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        alpha=1.0,
+        *,
+        l1_ratio=0.5,
+        fit_intercept=True,
+        copy_X=True,
+        max_iter=1000,
+        tol=1e-4,
+        warm_start=False,
+        positive=False,
+        random_state=None,
+        selection="dynamic",
+        update="exact",
+        rho=0.1,
+        n_shards=None,
+        verbose=False,
+    ):
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.positive = positive
+        self.random_state = random_state
+        self.selection = selection
+        self.update = update
+        self.rho = rho
+        self.n_shards = n_shards
+        self.verbose = verbose
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit to X (n, p), dense or sparse, and y (n,) or (n, targets); returns self.
+
+        Raises:
+            ValueError: a parameter out of range, shapes that do not match, NaN or infinity.
+            TypeError: a parameter of the wrong type.
+        """
+        self._check_parameters()
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse=("csc", "csr"),
+            dtype=[np.float64, np.float32],
+            multi_output=True,
+            y_numeric=True,
+            ensure_all_finite=False,
+        )  # fmt: skip - X's entries are checked by the ranks, in their first pass
+        targets = np.asarray(y, np.float64).reshape(len(y), -1)
+        weight = self._weights(sample_weight, X)
+        if not np.isfinite(np.einsum("i,ij,ij->j", weight, targets, targets)).all():
+            raise ValueError("y is too large: its sum of squares overflows; rescale it")
+        X, slabs = self._slabs(X)
+        starts = self._start_coefficients(X.shape[1], targets.shape[1])
+        fits = [
+            self._fit_target(slabs, np.ascontiguousarray(targets[:, k]), weight, starts[k])
+            for k in range(targets.shape[1])
+        ]
+        coef, intercept, gap, passes = (list(entries) for entries in zip(*fits, strict=True))
+        single = np.ndim(y) == 1
+        self.coef_ = (coef[0] if single else np.stack(coef)).astype(X.dtype)
+        self.intercept_ = (intercept[0] if single else np.array(intercept)) if self.fit_intercept else 0.0
+        self.dual_gap_ = gap[0] if single else np.array(gap)
+        self.n_iter_ = passes[0] if len(passes) == 1 else passes
+        return self
+
+    def predict(self, X):
+        """X b + c, (n,) or (n, targets)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse=("csr", "csc", "coo"), reset=False)
+        return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
+
+    @property
+    def sparse_coef_(self):
+        """`coef_` as a scipy.sparse CSR matrix, (1, p) or (targets, p)."""
+        return sp.csr_matrix(self.coef_)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _check_parameters(self) -> None:
+        for name, low, high in (
+            ("alpha", 0, np.inf), ("l1_ratio", 0, 1), ("tol", 0, np.inf), ("max_iter", 1, np.inf),
+            ("rho", 0, np.inf), ("n_shards", 1, np.inf),
+        ):  # fmt: skip
+            value: Any = getattr(self, name, 1)  # Lasso has no l1_ratio
+            if value is None and name in ("rho", "n_shards"):
+                continue
+            kind = Integral if name in ("max_iter", "n_shards") else Real
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise TypeError(f"{name} must be {kind.__name__.lower()}, got {value!r}")
+            if not low <= value <= high or (name == "alpha" and not np.isfinite(value)):
+                raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
+        choices_of = {"selection": ("dynamic", "cyclic", "random"), "update": ("exact", "parallel")}
+        for name, choices in choices_of.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
+
+    @staticmethod
+    def _weights(sample_weight: Any, X: Any) -> np.ndarray:
+        """Weights (n,) that sum to n: only their ratios matter, as in scikit-learn's Lasso."""
+        if sample_weight is None:
+            return np.ones(X.shape[0])
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weight.sum() > 0:
+            raise ValueError("sample_weight is zero everywhere: there is nothing to fit")
+        return weight * (len(weight) / weight.sum())
+
+    def _slabs(self, X: Any) -> tuple[Any, list[Slab]]:
+        """X's shards; a sparse X with unsorted or repeated entries is put right on a copy."""
+        axis = 1 if X.shape[1] > X.shape[0] else 0
+        entries = X.nnz if sp.issparse(X) else X.size
+        size = self.n_shards or max(1, min(cpu_count(), entries // _WORK_PER_RANK))
+        if not sp.issparse(X):
+            return X, split(X, size, axis)
+        X = X.tocsc() if axis == 1 else X.tocsr()
+        slabs = split(X, size, axis)
+        if any(launch(lambda _, slab: SparseDesign(slab.matrix, slab.axis).order(), slabs)):
+            X = X.copy()
+            X.sum_duplicates()
+            slabs = split(X, size, axis)
+        return X, slabs
+
+    def _start_coefficients(self, p: int, targets: int) -> np.ndarray:
+        if not (self.warm_start and hasattr(self, "coef_")):
+            return np.zeros((targets, p))
+        start = np.asarray(self.coef_, np.float64).reshape(-1, p) if np.size(self.coef_) % p == 0 else None
+        if start is None or len(start) != targets:
+            raise ValueError(
+                f"warm_start: coef_ has shape {np.shape(self.coef_)}, the data need ({targets}, {p}); "
+                "refit with warm_start=False"
+            )
+        return np.maximum(start, 0.0) if self.positive else start
+
+    def _fit_target(self, slabs: list[Slab], y: np.ndarray, weight: np.ndarray, start: np.ndarray) -> tuple:
+        """coef (p,), intercept, dual gap and passes for one target."""
+        n, wide = len(y), slabs[0].axis == 1
+        strength, l1 = n * float(self.alpha), self._l1()
+        penalty = Penalty(strength * l1, strength * (1.0 - l1), bool(self.positive))
+        parallel = self.update == "parallel"
+        block = min(_PARALLEL_BLOCK if parallel else _COLUMN_BLOCK if wide else _ROW_BLOCK, len(start))
+        rules = Rules(
+            centre=bool(self.fit_intercept), weighted=bool((weight != 1.0).any()), parallel=parallel,
+            rho=self.rho, proposals=block, tol=float(self.tol),
+        )  # fmt: skip
+        policy = self._policy(len(start), block, penalty)
+        program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
+        parts = [
+            ColumnPart(slab, y, weight, start[slab.start : slab.stop])
+            if wide
+            else RowPart(slab, y[slab.start : slab.stop], weight[slab.start : slab.stop], start)
+            for slab in slabs
+        ]
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        done = run(program, parts, seed=seed, callback=_Progress(penalty, n) if self.verbose else None)
+        self._warn_unless_converged(done, penalty)
+        coef, intercept = program.coefficients(done.shards)
+        if not np.isfinite(coef).all():
+            raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
+        return coef, intercept, gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
+
+    def _l1(self) -> float:
+        return float(self.l1_ratio)
+
+    def _policy(self, p: int, block: int, penalty: Penalty) -> Certified:
+        rounds_a_sweep = -(-p // block)
+        inner: Policy
+        if self.selection == "dynamic":
+            parallel = self.update == "parallel"
+            inner = DynamicPriority(block, growth=0.0 if parallel else 2.0)
+            every = min(rounds_a_sweep, 128) if parallel else 1
+        else:
+            inner = RoundRobin(p, block, sweeps=self.max_iter, shuffled=self.selection == "random")
+            every = rounds_a_sweep
+        return Certified(inner, Distance(penalty), self.tol, every=every, max_measures=self.max_iter)
+
+    def _warn_unless_converged(self, done: Run, penalty: Penalty) -> None:
+        distance = Distance(penalty)(done.reports)
+        if distance <= self.tol:
+            return
+        if np.isinf(distance):
+            remedy = "the updates diverge; set rho (0.1 is a good start) or update='exact'"
+        else:
+            remedy = "raise max_iter, alpha or tol, or scale the features"
+        certified = not np.isnan(gap_of(done.reports, penalty))
+        what = "duality gap" if certified else "largest |cosine|"
+        warnings.warn(
+            f"not converged after {int(done.reports[0].terms['passes'])} passes: {what} {distance:.3e} "
+            f"of ||y||^2 / n against tol={self.tol:g}; {remedy}",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+class Lasso(ElasticNet):
+    """Linear regression with an l1 penalty: `ElasticNet` with l1_ratio = 1.
+
+    Minimises 1 / (2 n) ||y - X b - c||^2 + alpha ||b||_1. Parameters, attributes, errors and source as for
+    `ElasticNet`.
+    """
+
+    def __init__(
+        self,
+        alpha=1.0,
+        *,
+        fit_intercept=True,
+        copy_X=True,
+        max_iter=1000,
+        tol=1e-4,
+        warm_start=False,
+        positive=False,
+        random_state=None,
+        selection="dynamic",
+        update="exact",
+        rho=0.1,
+        n_shards=None,
+        verbose=False,
+    ):
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.positive = positive
+        self.random_state = random_state
+        self.selection = selection
+        self.update = update
+        self.rho = rho
+        self.n_shards = n_shards
+        self.verbose = verbose
+
+    def _l1(self) -> float:
+        return 1.0
+
+
+class _Progress:
+    """Prints a line after every measurement."""
+
+    def __init__(self, penalty: Penalty, n: int):
+        self.penalty, self.n = penalty, n
+        self.start = time.perf_counter()
+
+    def __call__(self, round: int, plan: Plan | None, reports: list[Report] | None) -> None:
+        if not reports or reports[0] is None or "rr" not in reports[0].terms:
+            return
+        terms = reports[0].terms
+        support = sum(int(report.terms["support"]) for report in reports)
+        objective, gap = primal_of(reports, self.penalty) / self.n, gap_of(reports, self.penalty) / self.n
+        print(
+            f"[daskstrads] pass {int(terms['passes'])}: objective {objective:.8g}, gap {gap:.2e}, "
+            f"{support} nonzero, {time.perf_counter() - self.start:.2f} s"
+        )

@@ -1,0 +1,148 @@
+"""What both layouts of the elastic net share: the rules of a fit, reports, proposals, the block updates."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..partition import Compressed, Slab
+from ..schedule import Recency, Report, independent, strongest
+from .objective import Penalty, local_terms
+
+__all__ = [
+    "Rules",
+    "block_target",
+    "check_finite",
+    "propose_recent",
+    "propose_steepest",
+    "report",
+    "simultaneous",
+]
+
+LOOKS = 100_000  # a bound on the inner loop, not a budget: its target is always reachable up to rounding
+
+
+class Rules(NamedTuple):
+    """How a fit goes about it.
+
+    `centre`: fit an intercept; `weighted`: weights are not all 1; `parallel`: simultaneous updates of
+    candidates that pass the dependency check at `rho` (None: no check); `proposals`: how many variables a
+    rank proposes; `tol`: scikit-learn's.
+    """
+
+    centre: bool
+    weighted: bool
+    parallel: bool
+    rho: float | None
+    proposals: int
+    tol: float
+
+
+def check_finite(norms: np.ndarray, slab: Slab) -> None:
+    """Raise ValueError naming the first place where X is not finite; `norms` are its columns' squares."""
+    if np.isfinite(norms).all():
+        return
+    matrix = slab.matrix
+    values = matrix.values if isinstance(matrix, Compressed) else matrix
+    bad = np.argwhere(~np.isfinite(values))
+    column = int(np.flatnonzero(~np.isfinite(norms))[0]) + (slab.start if slab.axis == 1 else 0)
+    if len(bad) and np.isnan(values[tuple(bad[0])]):
+        raise ValueError(f"Input X contains NaN (first in column {column}); impute or drop it before fit")
+    if len(bad):
+        raise ValueError(f"Input X contains infinity (first in column {column})")
+    raise ValueError(f"column {column} of X is too large: its sum of squares overflows; rescale it")
+
+
+def report(
+    grad: np.ndarray, coef: np.ndarray, norms: np.ndarray, penalty: Penalty, shared: dict, kept: dict
+) -> Report:
+    """The measurement of a rank's variables; `kept` remembers the start, the passes so far and ||t||^2."""
+    terms = local_terms(grad, coef, norms, penalty) | shared
+    kept["passes"] = kept.get("passes", 0.0) + 1.0
+    kept["tt"] = terms["tt"]
+    kept.setdefault("start", 0.5 * terms["rr"] + penalty.lam * terms["l1"] + 0.5 * penalty.beta * terms["l2"])
+    return Report(np.empty(0, np.int64), np.empty(0), terms | kept)
+
+
+def propose_steepest(
+    grad: np.ndarray, coef: np.ndarray, penalty: Penalty, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places and weights for an exact block: the support (inf), then the largest gradients.
+
+    Variables within half of the threshold come along: the next steps may need them, and a full pass
+    costs more than a few idle columns.
+    """
+    weights = grad.copy() if penalty.positive else np.abs(grad)
+    held = np.flatnonzero(coef)
+    weights[held] = np.inf
+    places = strongest(weights, count + 2 * len(held), 0.5 * penalty.lam)
+    return places, weights[places]
+
+
+def propose_recent(
+    recency: Recency, grad: np.ndarray, coef: np.ndarray, norms: np.ndarray, penalty: Penalty, count: int
+) -> None:
+    """Restart `recency` with the change that each variable would make now."""
+    slope = grad + norms * coef
+    curvature = norms + penalty.beta
+    new = np.sign(slope) * np.maximum(np.abs(slope) - penalty.lam, 0.0)
+    if penalty.positive:
+        new = np.maximum(new, 0.0)
+    new /= np.where(curvature > 0, curvature, 1.0)
+    change = np.abs(new - coef) * np.sqrt(norms)
+    places = strongest(change, 16 * count)
+    recency.restart(places, change[places])
+
+
+def block_target(distance: float, kept: dict[str, float], penalty: Penalty, rules: Rules) -> float:
+    """How far to solve a block, in units of n P: well below the last measured distance, not below tol.
+
+    Once a block's own target explains the measured distance, nothing outside it was missing, and the next
+    one is solved to the end at once: a full pass costs more than the sweeps it saves.
+    """
+    final = max(0.3 * rules.tol, 1e-16)
+    relative = final if distance <= 3.0 * kept.get("block", 0.0) else max(final, 0.1 * distance)
+    kept["block"] = relative
+    if penalty.lam == 0:
+        # The block's own measure is then the decrease ahead, quadratic in the gradient.
+        return 0.1 * kept["tt"] * (relative**2 if penalty.beta == 0 else relative)
+    return kept["tt"] * relative
+
+
+def simultaneous(
+    gram: np.ndarray, grad: np.ndarray, coef: np.ndarray, penalty: Penalty, rho: float | None
+) -> np.ndarray:
+    """STRADS' update of many variables at once: new coefficients (k,).
+
+    b_j = S(z_j'q + ||z_j||^2 b_j, lam) / (||z_j||^2 + beta) for every candidate that passes the dependency
+    check at `rho` (STRADS, section 4), the largest change first: a variable at its optimum blocks no rival,
+    so that each gets its turn. Pairs below rho can still add up to a rise; then only the more
+    important half of them is updated, and so on: the objective never rises. With `rho` None all are
+    updated, as in Shotgun, and nothing guards against divergence.
+    """
+    norms = np.diagonal(gram)
+    curvature = norms + penalty.beta
+    slope = grad + norms * coef
+    new = np.sign(slope) * np.maximum(np.abs(slope) - penalty.lam, 0.0)
+    if penalty.positive:
+        new = np.maximum(new, 0.0)
+    new = np.where(curvature > 0, new / np.where(curvature > 0, curvature, 1.0), coef)
+    if rho is None:
+        return new
+    change = np.abs(new - coef) * np.sqrt(norms)
+    order = np.argsort(-change, kind="stable")[: np.count_nonzero(change)]
+    kept = order[independent(gram[np.ix_(order, order)], rho)]
+    while True:
+        step = np.zeros_like(coef)
+        step[kept] = new[kept] - coef[kept]
+        after = coef + step
+        rise = (
+            0.5 * step @ np.einsum("ij,j->i", gram, step)
+            - grad @ step
+            + penalty.lam * (np.abs(after).sum() - np.abs(coef).sum())
+            + 0.5 * penalty.beta * (after @ after - coef @ coef)
+        )
+        if rise <= 0 or len(kept) <= 1:
+            return after
+        kept = kept[: (len(kept) + 1) // 2]

@@ -1,0 +1,199 @@
+"""Elastic net on wide data: a rank owns columns and their coefficients; the residual is replicated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine.program import Gather, Program, Sum
+from ..partition import Slab
+from ..schedule import Plan, Policy, Recency, Report
+from . import lasso_block as block_rules
+from .design import Columns, DenseDesign, SparseDesign, columns_axpy, columns_gram, design, dot
+from .lasso_block import Rules
+from .objective import Penalty
+
+__all__ = ["ColumnPart", "LassoColumns"]
+
+
+class ColumnPart(NamedTuple):
+    """A rank's columns, y (n,), the weights (n,) summing to n, and the columns' start coefficients."""
+
+    slab: Slab
+    y: np.ndarray
+    weight: np.ndarray
+    coef: np.ndarray
+
+
+class _Block(NamedTuple):
+    """The scheduled columns as gathered: rank by rank, each rank's in order of priority."""
+
+    ids: np.ndarray
+    values: np.ndarray
+    indices: np.ndarray | None
+    offsets: np.ndarray | None
+    mean: np.ndarray
+    norms: np.ndarray
+    coef: np.ndarray
+
+
+@dataclass
+class _Shard:
+    design: DenseDesign | SparseDesign
+    start: int
+    mean: np.ndarray  # of this rank's columns
+    norms: np.ndarray  # ||z_j||^2
+    target: np.ndarray  # t = sqrt(w) (y - mean)
+    scale: np.ndarray  # sqrt(w)
+    y_mean: float
+    coef: np.ndarray  # this rank's; written by pull
+    residual: np.ndarray  # q = t - Z b; replicated, written by pull alone
+    recency: Recency
+    kept: dict[str, float] = field(default_factory=dict)
+
+
+class LassoColumns(Program):
+    """Wide elastic net by dynamic-priority coordinate descent (STRADS, section 4).
+
+    measure: the ranks sum their parts of the fit, then each computes the gradient of its own columns.
+    update: the ranks gather the scheduled columns, and every rank updates them alike: to the block's
+    optimum, or simultaneously after the dependency check.
+    """
+
+    replicas = ("residual",)
+
+    def __init__(self, schedule: Policy, penalty: Penalty, rules: Rules):
+        self.schedule = schedule
+        self.penalty = penalty
+        self.rules = rules
+
+    def init(self, part: ColumnPart, rank: int, size: int, rng: np.random.Generator) -> _Shard:
+        """Means and norms of this rank's columns.
+
+        Raises:
+            ValueError: a NaN or an infinity in them.
+        """
+        operator = design(part.slab)
+        mean, norms = operator.moments(part.weight, self.rules.centre)
+        block_rules.check_finite(norms, part.slab)
+        y_mean = dot(part.weight, part.y) / float(part.weight.sum()) if self.rules.centre else 0.0
+        scale = np.sqrt(part.weight)
+        target = scale * (part.y - y_mean)
+        recency = Recency(len(norms), rng)
+        coef = part.coef.astype(np.float64)
+        return _Shard(
+            operator, part.slab.start, mean, norms, target, scale, y_mean, coef, target.copy(), recency
+        )
+
+    def push(self, shard: _Shard, plan: Plan) -> Any:
+        """The fit of this rank's support, or its scheduled columns with their state."""
+        if plan.step == "measure":
+            held = np.flatnonzero(shard.coef)
+            fit = shard.design.combine(held, shard.coef[held])
+            fit -= dot(shard.mean[held], shard.coef[held])
+            return Sum(shard.scale * fit)
+        if plan.step == "update":
+            own = self._own(shard, plan)
+            columns = shard.design.take(
+                own, shard.scale if self.rules.weighted else None, shard.mean if self.rules.centre else None
+            )
+            return Gather((own + shard.start, *columns, shard.mean[own], shard.norms[own], shard.coef[own]))
+        return None
+
+    def pull(self, shard: _Shard, plan: Plan, received: Any, sent: Any) -> Report | None:
+        """Commit the residual and this rank's coefficients; report."""
+        if plan.step == "measure":
+            shard.residual = shard.target - received
+            return self._measured(shard)
+        if plan.step == "update":
+            return self._updated(shard, plan, _joined(received))
+        return None
+
+    @staticmethod
+    def coefficients(shards: list[Any]) -> tuple[np.ndarray, float]:
+        """Coefficients (p,) and intercept of a fit."""
+        offset = sum(dot(shard.mean, shard.coef) for shard in shards)
+        return np.concatenate([shard.coef for shard in shards]), shards[0].y_mean - offset
+
+    def _own(self, shard: _Shard, plan: Plan) -> np.ndarray:
+        """Places of the scheduled variables that this rank owns, in order of priority."""
+        places = plan.block - shard.start
+        return places[(places >= 0) & (places < len(shard.coef))]
+
+    def _measured(self, shard: _Shard) -> Report:
+        q, penalty = shard.residual, self.penalty
+        weighted = shard.scale * q
+        grad = shard.design.correlate(weighted)
+        grad -= shard.mean * weighted.sum()
+        target = shard.target
+        shared = {"rr": dot(q, q), "tr": dot(target, q), "tt": dot(target, target)}
+        report = block_rules.report(grad, shard.coef, shard.norms, penalty, shared, shard.kept)
+        if self.rules.parallel:
+            block_rules.propose_recent(
+                shard.recency, grad, shard.coef, shard.norms, penalty, self.rules.proposals
+            )
+            places, weights = shard.recency.propose(self.rules.proposals)
+        else:
+            places, weights = block_rules.propose_steepest(grad, shard.coef, penalty, self.rules.proposals)
+        return report._replace(ids=places + shard.start, weights=weights)
+
+    def _updated(self, shard: _Shard, plan: Plan, block: _Block) -> Report:
+        coef = block.coef.copy()
+        if self.rules.parallel:
+            self._simultaneous(shard, block, coef)
+        else:
+            self._solve(shard, block, coef, plan.gap)
+        mine = np.flatnonzero((block.ids >= shard.start) & (block.ids < shard.start + len(shard.coef)))
+        places = block.ids[mine] - shard.start
+        shard.coef[places] = coef[mine]
+        if not self.rules.parallel:
+            return Report(np.empty(0, np.int64), np.empty(0), {})
+        shard.recency.record(places, (coef[mine] - block.coef[mine]) * np.sqrt(block.norms[mine]))
+        places, weights = shard.recency.propose(self.rules.proposals)
+        return Report(places + shard.start, weights, {})
+
+    def _solve(self, shard: _Shard, block: _Block, coef: np.ndarray, gap: float) -> None:
+        """The block's optimum; writes `coef` and the residual."""
+        from . import lasso_kernels as kernels
+
+        target = block_rules.block_target(gap, shard.kept, self.penalty, self.rules)
+        stop = (*self.penalty, target, block_rules.LOOKS)
+        if block.offsets is None:
+            kernels.solve_dense(block.values, block.norms, coef, shard.residual, *stop)
+        else:
+            kernels.solve_sparse(
+                block.values, block.indices, block.offsets, block.mean, block.norms, shard.scale,
+                dot(shard.scale, shard.scale), coef, shard.residual, *stop,
+            )  # fmt: skip
+
+    def _simultaneous(self, shard: _Shard, block: _Block, coef: np.ndarray) -> None:
+        """STRADS' update of the block; writes `coef` and the residual."""
+        columns = Columns(block.values, block.indices, block.offsets)
+        gram, grad = columns_gram(columns, block.mean, shard.scale, shard.residual)
+        coef[:] = block_rules.simultaneous(gram, grad, coef, self.penalty, self.rules.rho)
+        columns_axpy(columns, block.mean, shard.scale, block.coef - coef, shard.residual)
+
+
+def _joined(received: list[Any]) -> _Block:
+    if len(received) == 1:
+        return _Block(*received[0])
+    columns = [_Block(*entry) for entry in received]
+    offsets = None
+    if columns[0].offsets is not None:
+        lengths = np.concatenate([np.diff(entry.offsets) for entry in columns if entry.offsets is not None])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+    joined = _Block(
+        ids=np.concatenate([entry.ids for entry in columns]),
+        values=np.concatenate([entry.values for entry in columns]),
+        indices=None if offsets is None else np.concatenate([entry.indices for entry in columns]),
+        offsets=offsets,
+        mean=np.concatenate([entry.mean for entry in columns]),
+        norms=np.concatenate([entry.norms for entry in columns]),
+        coef=np.concatenate([entry.coef for entry in columns]),
+    )
+    for array in joined:
+        if array is not None:
+            array.flags.writeable = False  # as when nothing had to be joined: one signature a kernel
+    return joined

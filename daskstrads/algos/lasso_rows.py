@@ -1,0 +1,208 @@
+"""Elastic net on tall data: a rank owns rows and their residual; the coefficients are replicated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine.program import Gather, Program, Sum
+from ..partition import Slab
+from ..schedule import Plan, Policy, Recency, Report
+from . import lasso_block as block_rules
+from .design import DenseDesign, SparseDesign, design, dot
+from .lasso_block import Rules
+from .objective import Penalty
+
+__all__ = ["LassoRows", "RowPart"]
+
+HELD = 4096  # columns whose Gram matrix is kept between rounds: 128 MiB
+
+
+class RowPart(NamedTuple):
+    """A rank's rows of X, y and weight (all ranks' weights sum to n), and all start coefficients (p,)."""
+
+    slab: Slab
+    y: np.ndarray
+    weight: np.ndarray
+    coef: np.ndarray
+
+
+@dataclass
+class _Shard:
+    design: DenseDesign | SparseDesign
+    y: np.ndarray
+    weight: np.ndarray
+    moments: tuple  # (sum of weights, y's mean and spread, X's means and spreads) of this rank's rows
+    share: slice  # the variables this rank reports on
+    recency: Recency
+    coef: np.ndarray  # replicated, written by pull alone
+    residual: np.ndarray  # y - mean - (x - mean)'b of this rank's rows; private
+    mean: np.ndarray = field(default_factory=lambda: np.empty(0))  # replicated from "prepare" on
+    norms: np.ndarray = field(default_factory=lambda: np.empty(0))
+    y_mean: float = 0.0
+    tt: float = 0.0
+    rr: float = 0.0
+    grad: np.ndarray = field(default_factory=lambda: np.empty(0))  # replicated, of the last measurement
+    stale: bool = True  # coef has changed since `residual` (private) was computed
+    measured: bool = False  # `grad` belongs to `coef`; else only for the held columns
+    held: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # columns of `gram`
+    gram: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    kept: dict[str, float] = field(default_factory=dict)
+
+
+class LassoRows(Program):
+    """Tall elastic net by dynamic-priority coordinate descent (STRADS, section 4).
+
+    prepare: the ranks pool means and norms. measure: they sum the gradient over their rows.
+    update: they sum the Gram matrix of the scheduled columns (what is new of it) and every rank updates
+    the coefficients alike: to the block's optimum, or simultaneously after the dependency check.
+    """
+
+    replicas = ("coef",)
+
+    def __init__(self, schedule: Policy, penalty: Penalty, rules: Rules):
+        self.schedule = schedule
+        self.penalty = penalty
+        self.rules = rules
+
+    def init(self, part: RowPart, rank: int, size: int, rng: np.random.Generator) -> _Shard:
+        """Moments of this rank's rows.
+
+        Raises:
+            ValueError: a NaN or an infinity in them.
+        """
+        operator = design(part.slab)
+        mean, spread = operator.moments(part.weight, self.rules.centre)
+        block_rules.check_finite(spread, part.slab)
+        total = float(part.weight.sum())
+        y_mean = dot(part.weight, part.y) / total if self.rules.centre and total > 0 else 0.0
+        y_spread = dot(part.weight, (part.y - y_mean) ** 2)
+        p = len(mean)
+        share = slice(p * rank // size, p * (rank + 1) // size)
+        moments = (total, y_mean, y_spread, mean, spread)
+        recency = Recency(share.stop - share.start, rng)
+        coef = part.coef.astype(np.float64)
+        return _Shard(operator, part.y, part.weight, moments, share, recency, coef, np.empty(0))
+
+    def push(self, shard: _Shard, plan: Plan) -> Any:
+        """This rank's moments, part of the gradient, or part of the Gram matrix."""
+        if plan.step == "prepare":
+            return Gather(shard.moments)
+        if plan.step == "measure":
+            weighted = self._weighted_residual(shard)
+            rr = dot(weighted, shard.residual)
+            tr = dot(weighted, shard.y - shard.y_mean)
+            return Sum(np.concatenate([shard.design.correlate(weighted), [weighted.sum(), rr, tr]]))
+        new, held = self._columns(shard, plan)
+        if not len(new):
+            return None
+        gram = Sum(shard.design.gram(new, held, shard.weight, shard.mean))
+        if shard.measured:
+            return (gram,)
+        weighted = self._weighted_residual(shard)
+        return gram, Sum(np.append(shard.design.correlate(weighted)[new], weighted.sum()))
+
+    def pull(self, shard: _Shard, plan: Plan, received: Any, sent: Any) -> Report | None:
+        """Commit the coefficients; report on this rank's share of the variables."""
+        if plan.step == "prepare":
+            self._pool(shard, received)
+            return None
+        if plan.step == "measure":
+            weighted, rr, tr = (float(entry) for entry in received[-3:])
+            shard.grad = received[:-3] - shard.mean * weighted
+            shard.rr, shard.measured = rr, True
+            return self._measured(shard, tr)
+        if received is not None:
+            self._hold(shard, plan, *received)
+        return self._updated(shard, plan)
+
+    def _pool(self, shard: _Shard, moments: list[Any]) -> None:
+        """Means and centred norms of all rows from those of the ranks (Chan et al. 1983)."""
+        totals = np.array([entry[0] for entry in moments])
+        means, y_means = np.stack([entry[3] for entry in moments]), np.array([entry[1] for entry in moments])
+        share = totals / totals.sum()
+        shard.mean, shard.y_mean = np.einsum("i,ij->j", share, means), dot(share, y_means)
+        shard.norms = sum(entry[4] for entry in moments) + np.einsum(
+            "i,ij->j", totals, (means - shard.mean) ** 2
+        )
+        shard.tt = float(sum(entry[2] for entry in moments) + dot(totals, (y_means - shard.y_mean) ** 2))
+
+    @staticmethod
+    def coefficients(shards: list[Any]) -> tuple[np.ndarray, float]:
+        """Coefficients (p,) and intercept of a fit."""
+        first = shards[0]
+        return first.coef, first.y_mean - dot(first.mean, first.coef)
+
+    def _weighted_residual(self, shard: _Shard) -> np.ndarray:
+        """weight * residual; the residual afresh from the data, so that no rounding piles up."""
+        if shard.stale:
+            support = np.flatnonzero(shard.coef)
+            fit = shard.design.combine(support, shard.coef[support])
+            fit -= dot(shard.mean[support], shard.coef[support])
+            shard.residual = (shard.y - shard.y_mean) - fit
+            shard.stale = False
+        return shard.weight * shard.residual
+
+    def _measured(self, shard: _Shard, tr: float) -> Report:
+        share, penalty, rules = shard.share, self.penalty, self.rules
+        grad, coef, norms = shard.grad[share], shard.coef[share], shard.norms[share]
+        shared = {"rr": shard.rr, "tr": tr, "tt": shard.tt}
+        report = block_rules.report(grad, coef, norms, penalty, shared, shard.kept)
+        if rules.parallel:
+            block_rules.propose_recent(shard.recency, grad, coef, norms, penalty, rules.proposals)
+            places, weights = shard.recency.propose(rules.proposals)
+        else:
+            places, weights = block_rules.propose_steepest(grad, coef, penalty, rules.proposals)
+        return report._replace(ids=places + share.start, weights=weights)
+
+    def _columns(self, shard: _Shard, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        """Scheduled columns that the Gram matrix lacks, and all it will hold, the new ones last."""
+        new = plan.block[~np.isin(plan.block, shard.held)]
+        held = shard.held
+        if len(held) + len(new) > HELD:
+            held = held[np.isin(held, plan.block)]
+        return new, np.concatenate([held, new])
+
+    def _hold(self, shard: _Shard, plan: Plan, part: np.ndarray, gradient: np.ndarray | None = None) -> None:
+        """Extend the Gram matrix by the new columns (and `grad`, where it is known for held ones only)."""
+        new, held = self._columns(shard, plan)
+        old = len(held) - len(new)
+        gram = np.empty((len(held), len(held)))
+        stay = np.flatnonzero(np.isin(shard.held, held[:old]))
+        gram[:old, :old] = shard.gram[np.ix_(stay, stay)] if len(stay) < len(shard.held) else shard.gram
+        gram[old:], gram[:old, old:] = part, part[:, :old].T
+        shard.held, shard.gram = held, gram
+        if gradient is not None:
+            shard.grad[new] = gradient[:-1] - shard.mean[new] * gradient[-1]
+
+    def _updated(self, shard: _Shard, plan: Plan) -> Report:
+        from . import lasso_kernels as kernels
+
+        block, penalty = plan.block, self.penalty
+        order = np.argsort(shard.held)
+        places = order[np.searchsorted(shard.held[order], block)]
+        gram = shard.gram[np.ix_(places, places)]
+        before = shard.coef[block]
+        grad, coef = shard.grad[block], before.copy()
+        if self.rules.parallel:
+            coef = block_rules.simultaneous(gram, grad, coef, penalty, self.rules.rho)
+        else:
+            target = block_rules.block_target(plan.gap, shard.kept, penalty, self.rules)
+            norms = np.ascontiguousarray(np.diagonal(gram))
+            kernels.solve_gram(gram, norms, grad.copy(), coef, shard.rr, *penalty, target, block_rules.LOOKS)
+        step = coef - before
+        fall = np.einsum("ij,j->i", shard.gram[:, places], step)
+        shard.rr += dot(step, fall[places] - 2.0 * grad)
+        shard.grad[shard.held] -= fall  # of the held columns only: the others wait for a measurement
+        shard.coef[block] = coef
+        shard.stale, shard.measured = True, False
+        if not self.rules.parallel:
+            return Report(np.empty(0, np.int64), np.empty(0), {})
+        share = shard.share
+        mine = (block >= share.start) & (block < share.stop)
+        changes = step * np.sqrt(shard.norms[block])
+        shard.recency.record(block[mine] - share.start, changes[mine])
+        ids, weights = shard.recency.propose(self.rules.proposals)
+        return Report(ids + share.start, weights, {})

@@ -1,0 +1,1 @@
+"""The contract of a program and the one loop that runs every program."""

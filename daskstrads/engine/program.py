@@ -1,0 +1,89 @@
+"""The contract every algorithm is written against: four short methods, exchanges as values."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Gather", "Program", "Rotate", "Scatter", "Sum", "check_program"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Exchange: every rank receives the total of all ranks' `value` (array, scalar or Stream)."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Exchange: rank p receives the total of piece p of `value`, cut along axis 0.
+
+    `bounds` (size + 1 offsets, the same on all ranks) says where; None cuts evenly.
+    """
+
+    value: Any
+    bounds: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Exchange: every rank receives the list of all ranks' `value`, in rank order, read-only."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """Exchange: rank p receives the block of rank p - 1 (rank 0 that of the last) and owns it."""
+
+    value: Any
+
+
+class Program:
+    """A model-parallel algorithm: four short methods; the engine does the rest (STRADS, section 2).
+
+    Subclasses define
+
+    - `init(part, rank, size, rng) -> shard`: this rank's data, model variables and caches;
+    - `schedule(round, reports) -> plan` (small, the same for all ranks) or None to stop; or a class or
+      instance attribute `schedule = RoundRobin(...)`. `reports` is None before round 0;
+    - `push(shard, plan)`: what to exchange, as values: `Sum`, `Scatter`, `Gather`, `Rotate`, a tuple of
+      them, or None. A bare array or Stream means `Sum`;
+    - `pull(shard, plan, received, sent) -> report`: commit to this shard. `received` mirrors what push
+      returned (a tuple for a tuple); `sent` is what this rank pushed.
+
+    State private to a rank may be written in push; state replicated over ranks is written by pull alone,
+    from `received`. `replicas` names the shard's replicated arrays: their checksums travel with every
+    round, and ranks that disagree are an error.
+    """
+
+    replicas: tuple[str, ...] = ()
+
+
+_SIGNATURES = {
+    "init": ("part", "rank", "size", "rng"),
+    "schedule": ("round", "reports"),
+    "push": ("shard", "plan"),
+    "pull": ("shard", "plan", "received", "sent"),
+}
+
+
+def check_program(program: Any) -> None:
+    """Raise TypeError naming every method that is missing, misspelt or takes the wrong arguments."""
+    if isinstance(program, type):
+        raise TypeError(f"run() takes a program, got the class {program.__name__}; call it first")
+    name = type(program).__name__
+    own = [entry for entry in dir(program) if not entry.startswith("_") and entry not in _SIGNATURES]
+    for method, arguments in _SIGNATURES.items():
+        found = getattr(program, method, None)
+        if not callable(found):
+            close = difflib.get_close_matches(method, own, 1)
+            hint = f"; did you mean it by {close[0]!r}?" if close else ""
+            raise TypeError(f"{name} has no method {method}({', '.join(arguments)}){hint}")
+        try:
+            inspect.signature(found).bind(*arguments)
+        except TypeError as error:
+            raise TypeError(f"{name}.{method} must take ({', '.join(arguments)}): {error}") from None

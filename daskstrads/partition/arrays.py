@@ -1,0 +1,74 @@
+"""Data shards of arrays that one process holds: views of what the user passed wherever they can be."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from .balance import balanced_bounds
+
+__all__ = ["Compressed", "Slab", "split"]
+
+
+class Compressed(NamedTuple):
+    """Sparse vectors one after the other: vector j is `values`, `indices` [offsets[j]:offsets[j + 1]].
+
+    `length` is the vectors' dimension; `offsets` are int64, `indices` int32 where `length` allows it.
+    """
+
+    values: np.ndarray
+    indices: np.ndarray
+    offsets: np.ndarray
+    length: int
+
+
+class Slab(NamedTuple):
+    """A rank's share of X: columns (axis 1) or rows (axis 0) [start, stop).
+
+    `matrix` is a 2-D ndarray (a view, either order), or `Compressed` columns (axis 1) or rows (axis 0).
+    """
+
+    matrix: Any
+    axis: int
+    start: int
+    stop: int
+
+
+def split(X: Any, size: int, axis: int) -> list[Slab]:
+    """Cut X into `size` slabs of consecutive columns (`axis` 1) or rows (`axis` 0), balanced by nonzeros.
+
+    Slabs are read-only views of X, except where a sparse X is compressed along the other axis or has
+    64-bit indices that 32 bits can hold.
+    """
+    if not sp.issparse(X):
+        bounds = balanced_bounds(np.arange(X.shape[axis] + 1) * X.shape[1 - axis], size)
+        cuts = [X[start:stop] if axis == 0 else X[:, start:stop] for start, stop in _pairs(bounds)]
+        return [Slab(_frozen(cut), axis, *pair) for cut, pair in zip(cuts, _pairs(bounds), strict=True)]
+    X = X.tocsc() if axis == 1 else X.tocsr()
+    bounds = balanced_bounds(X.indptr, size)
+    return [Slab(_compressed(X, start, stop, axis), axis, start, stop) for start, stop in _pairs(bounds)]
+
+
+def _pairs(bounds: np.ndarray) -> list[tuple[int, int]]:
+    return [(int(start), int(stop)) for start, stop in pairwise(bounds)]
+
+
+def _compressed(X: Any, start: int, stop: int, axis: int) -> Compressed:
+    first, last = int(X.indptr[start]), int(X.indptr[stop])
+    length = X.shape[1 - axis]
+    index = np.int32 if length <= np.iinfo(np.int32).max else np.int64
+    return Compressed(
+        _frozen(X.data[first:last]),
+        _frozen(X.indices[first:last].astype(index, copy=False)),
+        _frozen(X.indptr[start : stop + 1].astype(np.int64) - first),
+        length,
+    )
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

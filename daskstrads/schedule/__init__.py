@@ -1,0 +1,19 @@
+"""Policies that say which variables to update next, and the dependency check."""
+
+from .dependency import independent
+from .policy import Certified, DynamicPriority, Plan, Policy, Report, Rotation, RoundRobin, Turn
+from .priority import Recency, strongest
+
+__all__ = [
+    "Certified",
+    "DynamicPriority",
+    "Plan",
+    "Policy",
+    "Recency",
+    "Report",
+    "Rotation",
+    "RoundRobin",
+    "Turn",
+    "independent",
+    "strongest",
+]

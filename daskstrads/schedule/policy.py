@@ -1,0 +1,231 @@
+"""The built-in policies: deterministic functions of the round number and the ranks' reports."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Certified", "DynamicPriority", "Plan", "Policy", "Report", "Rotation", "RoundRobin", "Turn"]
+
+
+class Report(NamedTuple):
+    """What a rank tells the policy after a round.
+
+    `ids` (int64) and `weights` (float64) are the variables it proposes next and how much each matters
+    (inf: must be in); `terms` are numbers for the stopping rule.
+    """
+
+    ids: np.ndarray
+    weights: np.ndarray
+    terms: dict[str, float]
+
+
+class Plan(NamedTuple):
+    """What the ranks do in a round of a `Certified` policy.
+
+    `step` is "prepare", "measure" (full gradient, certificate) or "update" (of `block`, variable ids in
+    order of priority); `gap` is the last measured distance from the optimum.
+    """
+
+    step: str
+    block: np.ndarray
+    gap: float
+
+
+class Policy:
+    """Base of the built-in policies: `policy(round, reports) -> plan`, None to stop.
+
+    A policy is a pure function of its arguments and its own state, so copies on different ranks agree;
+    `begin` gives the copy that one run uses. `needs_reports` False: plans can be dealt ahead.
+    """
+
+    needs_reports = True
+
+    def begin(self, size: int, seed: int) -> Policy:
+        """Fresh copy for one run with `size` ranks."""
+        return copy.copy(self)
+
+    def __call__(self, round: int, reports: list[Any] | None) -> Any:
+        """Plan of `round`, or None to stop."""
+        raise NotImplementedError
+
+
+class RoundRobin(Policy):
+    """Every variable in turn, `block` at a time: the plan is an int64 array of variable ids.
+
+    Stops after `sweeps` sweeps or, with `tol`, after a whole sweep in which no rank reported (as a plain
+    number) a change above `tol`. `shuffled` draws a new order each sweep. This is STRADS' baseline
+    schedule and its schedule for matrix factorisation (sections 3 and 4).
+    """
+
+    def __init__(
+        self,
+        n_variables: int,
+        block: int = 1,
+        sweeps: int | None = None,
+        *,
+        tol: float | None = None,
+        shuffled: bool = False,
+    ):
+        if n_variables < 1 or block < 1:
+            raise ValueError(
+                f"RoundRobin needs variables and a block of at least one, got {n_variables}, {block}"
+            )
+        if sweeps is None and tol is None:
+            raise ValueError("RoundRobin would never stop: give sweeps or tol")
+        self.n_variables, self.block, self.sweeps = n_variables, block, sweeps
+        self.tol, self.shuffled = tol, shuffled
+        self.needs_reports = tol is not None
+        self._seed = 0
+        self._order: np.ndarray | None = None
+        self._largest = 0.0
+
+    @property
+    def rounds_per_sweep(self) -> int:
+        """Rounds it takes to visit every variable once."""
+        return -(-self.n_variables // self.block)
+
+    def begin(self, size: int, seed: int) -> RoundRobin:
+        """Fresh copy for one run."""
+        fresh = copy.copy(self)
+        fresh._seed, fresh._order, fresh._largest = seed, None, 0.0
+        return fresh
+
+    def __call__(self, round: int, reports: list[Any] | None) -> np.ndarray | None:
+        """Ids of this round's block, or None to stop."""
+        sweep, place = divmod(round, self.rounds_per_sweep)
+        if self.tol is not None and reports is not None:
+            self._largest = max(self._largest, *(abs(float(report)) for report in reports))
+            if place == 0:
+                if self._largest <= self.tol:
+                    return None
+                self._largest = 0.0
+        if self.sweeps is not None and sweep >= self.sweeps:
+            return None
+        start = place * self.block
+        stop = min(start + self.block, self.n_variables)
+        if not self.shuffled:
+            return np.arange(start, stop)
+        if place == 0 or self._order is None:
+            self._order = np.random.default_rng([self._seed, sweep]).permutation(self.n_variables)
+        return self._order[start:stop]
+
+
+class Turn(NamedTuple):
+    """A round of `Rotation`: rank p holds block (p - shift) mod P."""
+
+    sweep: int
+    shift: int
+
+
+class Rotation(Policy):
+    """Blocks go round the ranks: after P rounds every rank has held every block (STRADS, section 3, LDA).
+
+    The plan is a `Turn`; the program pushes `Rotate(block)` to pass its block on.
+    """
+
+    needs_reports = False
+
+    def __init__(self, sweeps: int):
+        if sweeps < 0:
+            raise ValueError(f"sweeps must be at least 0, got {sweeps}")
+        self.sweeps = sweeps
+        self._size = 1
+
+    def begin(self, size: int, seed: int) -> Rotation:
+        """Fresh copy for one run with `size` ranks, so `size` blocks."""
+        fresh = copy.copy(self)
+        fresh._size = size
+        return fresh
+
+    def __call__(self, round: int, reports: list[Any] | None) -> Turn | None:
+        """This round's turn, or None to stop."""
+        sweep, shift = divmod(round, self._size)
+        return Turn(sweep, shift) if sweep < self.sweeps else None
+
+
+class DynamicPriority(Policy):
+    """The `block` variables that matter most among the ranks' proposals: ids in order of priority.
+
+    STRADS (section 4) draws candidates with probability |recent change| + eta over all J variables, O(J)
+    a draw. Here every rank proposes its own best (`Recency`, `strongest`) and the policy merges the
+    proposals, O(proposals). Weights of inf must be in, and the block grows to `growth` times their number.
+    Nothing proposed: an empty block.
+    """
+
+    def __init__(self, block: int, *, growth: float = 0.0):
+        if block < 1:
+            raise ValueError(f"block must be at least 1, got {block}")
+        self.block, self.growth = block, growth
+
+    def __call__(self, round: int, reports: list[Report] | None) -> np.ndarray:
+        """Ids of this round's block."""
+        if not reports:
+            return np.empty(0, np.int64)
+        ids = np.concatenate([report.ids for report in reports])
+        weights = np.concatenate([report.weights for report in reports])
+        size = max(self.block, int(self.growth * np.count_nonzero(np.isinf(weights))))
+        best = strongest_first(ids, weights)[:size]
+        return ids[best]
+
+
+def strongest_first(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Places of the proposals in order of weight, ties by id, so that every rank agrees."""
+    return np.lexsort((ids, -weights))
+
+
+class Certified(Policy):
+    """Another policy's blocks, with a measurement before the first and after every `every` of them.
+
+    `distance(reports)` turns the reports of a "measure" round into the distance from the optimum; the run
+    stops when it is at most `target`, when it is no longer finite, or after `max_measures` measurements.
+    """
+
+    def __init__(
+        self,
+        inner: Policy,
+        distance: Callable[[list[Report]], float],
+        target: float,
+        *,
+        every: int = 1,
+        max_measures: int = 1000,
+    ):
+        self.inner, self.distance, self.target = inner, distance, target
+        self.every, self.max_measures = every, max_measures
+        self._step, self._gap, self._measures, self._updates = "", np.inf, 0, 0
+
+    def begin(self, size: int, seed: int) -> Certified:
+        """Fresh copy for one run."""
+        fresh = copy.copy(self)
+        fresh.inner = self.inner.begin(size, seed)
+        fresh._step, fresh._gap, fresh._measures, fresh._updates = "", np.inf, 0, 0
+        return fresh
+
+    def __call__(self, round: int, reports: list[Report] | None) -> Plan | None:
+        """Prepare, then measure and update in turn."""
+        if round == 0:
+            return self._plan("prepare")
+        if round == 1:
+            return self._plan("measure")
+        assert reports is not None
+        if self._step == "measure":
+            self._measures += 1
+            self._gap = self.distance(reports)
+            if not self._gap > self.target or not np.isfinite(self._gap):
+                return None
+            if self._measures > self.max_measures:
+                return None
+        elif self._updates % self.every == 0:
+            return self._plan("measure")
+        block = self.inner(self._updates, reports)
+        if block is None or len(block) == 0:
+            return None if self._step == "measure" else self._plan("measure")
+        self._updates += 1
+        return self._plan("update", block)
+
+    def _plan(self, step: str, block: np.ndarray | None = None) -> Plan:
+        self._step = step
+        return Plan(step, np.empty(0, np.int64) if block is None else block, self._gap)
