@@ -28,7 +28,11 @@ from .objective import Distance, Penalty, gap_of, primal_of
 
 __all__ = ["ElasticNet", "Lasso"]
 
-_COLUMN_BLOCK = 2000  # an exact block of columns: a few full passes to the optimum (benchmarks/lasso.py)
+_COLUMN_BLOCK = (
+    500,
+    2000,
+)  # columns of an exact block, fewer where they are long: sweeps over it are not shared
+_BLOCK_ENTRIES = 1_000_000
 _ROW_BLOCK = 512  # smaller: its Gram matrix costs rows x block^2
 _PARALLEL_BLOCK = 64  # STRADS' schedule size
 _WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
@@ -112,26 +116,17 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             TypeError: a parameter of the wrong type.
         """
         self._check_parameters()
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse=("csc", "csr"),
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            y_numeric=True,
-            ensure_all_finite=False,
-        )  # fmt: skip - X's entries are checked by the ranks, in their first pass
+        # X's entries are checked by the ranks, in their first pass.
+        kinds = {"accept_sparse": ("csc", "csr"), "dtype": [np.float64, np.float32]}
+        X, y = validate_data(self, X, y, **kinds, multi_output=True, y_numeric=True, ensure_all_finite=False)
         targets = np.asarray(y, np.float64).reshape(len(y), -1)
         weight = self._weights(sample_weight, X)
         if not np.isfinite(np.einsum("i,ij,ij->j", weight, targets, targets)).all():
             raise ValueError("y is too large: its sum of squares overflows; rescale it")
-        X, slabs = self._slabs(X)
-        starts = self._start_coefficients(X.shape[1], targets.shape[1])
-        fits = [
-            self._fit_target(slabs, np.ascontiguousarray(targets[:, k]), weight, starts[k])
-            for k in range(targets.shape[1])
-        ]
+        from .compile_kernels import compilation_announced
+
+        with compilation_announced(bool(self.verbose)):
+            fits = self._fit_targets(X, targets, weight)
         coef, intercept, gap, passes = (list(entries) for entries in zip(*fits, strict=True))
         single = np.ndim(y) == 1
         self.coef_ = (coef[0] if single else np.stack(coef)).astype(X.dtype)
@@ -168,7 +163,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             kind = Integral if name in ("max_iter", "n_shards") else Real
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise TypeError(f"{name} must be {kind.__name__.lower()}, got {value!r}")
-            if not low <= value <= high or (name == "alpha" and not np.isfinite(value)):
+            if not low <= float(value) <= high or (name == "alpha" and np.isinf(float(value))):
                 raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
         choices_of = {"selection": ("dynamic", "cyclic", "random"), "update": ("exact", "parallel")}
         for name, choices in choices_of.items():
@@ -211,13 +206,22 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             )
         return np.maximum(start, 0.0) if self.positive else start
 
+    def _fit_targets(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> list[tuple]:
+        """One fit a target, each independent of the others."""
+        X, slabs = self._slabs(X)
+        starts = self._start_coefficients(X.shape[1], targets.shape[1])
+        return [
+            self._fit_target(slabs, np.ascontiguousarray(targets[:, k]), weight, starts[k])
+            for k in range(targets.shape[1])
+        ]
+
     def _fit_target(self, slabs: list[Slab], y: np.ndarray, weight: np.ndarray, start: np.ndarray) -> tuple:
         """coef (p,), intercept, dual gap and passes for one target."""
         n, wide = len(y), slabs[0].axis == 1
         strength, l1 = n * float(self.alpha), self._l1()
         penalty = Penalty(strength * l1, strength * (1.0 - l1), bool(self.positive))
         parallel = self.update == "parallel"
-        block = min(_PARALLEL_BLOCK if parallel else _COLUMN_BLOCK if wide else _ROW_BLOCK, len(start))
+        block = min(_PARALLEL_BLOCK if parallel else self._exact_block(slabs), len(start))
         rules = Rules(
             centre=bool(self.fit_intercept), weighted=bool((weight != 1.0).any()), parallel=parallel,
             rho=self.rho, proposals=block, tol=float(self.tol),
@@ -237,6 +241,15 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         if not np.isfinite(coef).all():
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
         return coef, intercept, gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
+
+    @staticmethod
+    def _exact_block(slabs: list[Slab]) -> int:
+        """Variables of a block that is solved to its optimum; a function of the problem alone."""
+        if slabs[0].axis == 0:
+            return _ROW_BLOCK
+        entries = sum(slab.entries for slab in slabs)
+        fewest, most = _COLUMN_BLOCK
+        return int(np.clip(_BLOCK_ENTRIES * slabs[-1].stop // max(1, entries), fewest, most))
 
     def _l1(self) -> float:
         return float(self.l1_ratio)
@@ -267,7 +280,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             f"not converged after {int(done.reports[0].terms['passes'])} passes: {what} {distance:.3e} "
             f"of ||y||^2 / n against tol={self.tol:g}; {remedy}",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..schedule import Report
+from .design import dot
 
 __all__ = ["Penalty", "gap_of", "local_terms", "primal_of"]
 
@@ -45,12 +46,12 @@ def local_terms(grad: np.ndarray, coef: np.ndarray, norms: np.ndarray, penalty: 
     terms = {
         "largest": penalty.largest(grad, coef),
         "l1": float(np.abs(held).sum()),
-        "l2": float(held @ held),
+        "l2": dot(held, held),
         "support": float(len(held)),
     }
     if penalty.lam == 0:
         slope = np.maximum(grad, 0.0) if penalty.positive else grad
-        terms["grad_sq"] = float(slope @ slope)
+        terms["grad_sq"] = dot(slope, slope)
         terms["violation"] = penalty.violation(grad, coef, norms)
     return terms
 

@@ -172,7 +172,7 @@ def launch(
         raise ValueError("launch needs at least one part: there is one rank a part")
     if not timeout > 0:
         raise ValueError(f"timeout must be positive seconds, got {timeout!r}")
-    room = _Room(len(parts), timeout)
+    room = _Room(len(parts), min(timeout, threading.TIMEOUT_MAX))  # inf is more than a lock takes
     results: list[Any] = [None] * len(parts)
 
     def live(rank: int) -> None:

@@ -8,11 +8,13 @@ import numpy as np
 
 from ..comm.group import freeze
 from ..sparse_reduce import Stream, tree_sum
+from ..sparse_reduce.tree import check_alike, describe
 from .program import Gather, Rotate, Scatter, Sum
 
 __all__ = ["exchange"]
 
 _KINDS = (Sum, Scatter, Gather, Rotate)
+_NUMBERS = np.generic | int | float | complex
 
 
 def exchange(sent: Any, group: Any, checksum: int = 0) -> tuple[Any, list[int]]:
@@ -22,12 +24,13 @@ def exchange(sent: Any, group: Any, checksum: int = 0) -> tuple[Any, list[int]]:
     carries the values.
 
     Raises:
-        TypeError: push returned something that is no exchange.
+        TypeError: push returned something that is no exchange, or a value that it cannot carry.
+        ValueError: values that differ in kind, dtype or shape, or bounds that do not fit.
         RuntimeError: the ranks returned different exchanges.
     """
     wanted = _as_exchanges(sent)
     label = "push(" + ", ".join(type(entry).__name__ for entry in wanted) + ")"
-    entries = group.meet((checksum, [_payload(entry) for entry in wanted]), label)
+    entries = group.meet((checksum, [_payload(entry, group.size) for entry in wanted]), label)
     received = tuple(
         _receive(entry, [values[1][place] for values in entries], group) for place, entry in enumerate(wanted)
     )
@@ -47,7 +50,7 @@ def _as_exchanges(sent: Any) -> list[Any]:
 
 
 def _as_sum(value: Any) -> Sum:
-    if isinstance(value, np.ndarray | np.generic | Stream | int | float):
+    if isinstance(value, np.ndarray | Stream | _NUMBERS):
         return Sum(value)
     raise TypeError(
         f"push must return Sum, Scatter, Gather, Rotate, an array, a Stream, a tuple of these or None, "
@@ -55,20 +58,20 @@ def _as_sum(value: Any) -> Sum:
     )
 
 
-def _payload(entry: Any) -> Any:
+def _payload(entry: Any, size: int) -> Any:
     value = entry.value
     if isinstance(entry, Rotate):
         return _copied(value)  # the receiver owns it
-    if isinstance(entry, Sum | Scatter):
-        if isinstance(value, Stream):
-            return value
-        return freeze(np.asarray(value))
+    if isinstance(entry, Scatter):
+        return _pieces(entry, size)
+    if isinstance(entry, Sum):
+        return value if isinstance(value, Stream | _NUMBERS) else freeze(np.asarray(value))
     return value if isinstance(value, Stream) else freeze(value)
 
 
 def _copied(value: Any) -> Any:
     """`value` with every array replaced by a writeable copy that its receiver owns."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy(order="K")
     if isinstance(value, tuple):
         entries = [_copied(entry) for entry in value]
@@ -87,20 +90,27 @@ def _receive(entry: Any, values: list[Any], group: Any) -> Any:
         return values[group.rank - 1]
     if isinstance(entry, Sum):
         return tree_sum(values)
-    start, stop = _piece(entry, values[group.rank], group)
-    return tree_sum([value[start:stop] for value in values])
+    arrays, bounds = zip(*values, strict=True)
+    check_alike({rank: describe(array, rank) for rank, array in enumerate(arrays)})
+    if any(entry != bounds[0] for entry in bounds):
+        told = "; ".join(f"rank {rank}: {list(entry)}" for rank, entry in enumerate(bounds))
+        raise ValueError(f"Scatter bounds must be the same on all ranks ({told})")
+    start, stop = bounds[0][group.rank : group.rank + 2]
+    return tree_sum([array[start:stop] for array in arrays])
 
 
-def _piece(entry: Scatter, value: Any, group: Any) -> tuple[int, int]:
-    if isinstance(value, Stream):
+def _pieces(entry: Scatter, size: int) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The array to cut, and where."""
+    if isinstance(entry.value, Stream):
         raise TypeError("Scatter takes arrays; turn the Stream into an array with .dense() first")
-    if value.ndim == 0:
+    array = freeze(np.asarray(entry.value))
+    if array.ndim == 0:
         raise ValueError("Scatter needs an array with an axis 0 to cut, got a scalar")
-    bounds = entry.bounds
-    if bounds is None:
-        bounds = [len(value) * place // group.size for place in range(group.size + 1)]
-    if len(bounds) != group.size + 1 or bounds[0] != 0 or bounds[-1] != len(value):
+    if entry.bounds is None:
+        return array, tuple(len(array) * place // size for place in range(size + 1))
+    bounds = tuple(int(offset) for offset in entry.bounds)
+    if len(bounds) != size + 1 or bounds[0] != 0 or bounds[-1] != len(array) or sorted(bounds) != [*bounds]:
         raise ValueError(
-            f"Scatter bounds must be {group.size + 1} offsets from 0 to {len(value)}, got {list(bounds)}"
+            f"Scatter bounds must be {size + 1} ascending offsets from 0 to {len(array)}, got {list(bounds)}"
         )
-    return int(bounds[group.rank]), int(bounds[group.rank + 1])
+    return array, bounds

@@ -76,6 +76,8 @@ def check_program(program: Any) -> None:
     if isinstance(program, type):
         raise TypeError(f"run() takes a program, got the class {program.__name__}; call it first")
     name = type(program).__name__
+    if isinstance(getattr(program, "replicas", ()), str):
+        raise TypeError(f"{name}.replicas must be a tuple of names; for one: ({program.replicas!r},)")
     own = [entry for entry in dir(program) if not entry.startswith("_") and entry not in _SIGNATURES]
     for method, arguments in _SIGNATURES.items():
         found = getattr(program, method, None)
@@ -83,7 +85,9 @@ def check_program(program: Any) -> None:
             close = difflib.get_close_matches(method, own, 1)
             hint = f"; did you mean it by {close[0]!r}?" if close else ""
             raise TypeError(f"{name} has no method {method}({', '.join(arguments)}){hint}")
+        if isinstance(found, type):
+            raise TypeError(f"{name}.{method} is the class {found.__name__}; call it first")
         try:
             inspect.signature(found).bind(*arguments)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # ValueError: a method without even self
             raise TypeError(f"{name}.{method} must take ({', '.join(arguments)}): {error}") from None

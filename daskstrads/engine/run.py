@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..comm.group import freeze
 from ..comm.local import DEFAULT_TIMEOUT, launch
 from ..schedule.policy import Policy
 from .exchange import exchange
@@ -92,7 +93,8 @@ class _Rank:
                 received, checksums = exchange(sent, group, checksum)
                 self.compare(checksums)
                 phase = "pull"
-                report = program.pull(shard, plan, received, sent)
+                # Frozen: a policy reads it while this rank goes on writing to its shard.
+                report = freeze(program.pull(shard, plan, received, sent))
                 checksum = _checksum(program, shard)
                 number += 1
             phase = "last exchange"
@@ -129,12 +131,25 @@ class _Rank:
 
 
 def _checksum(program: Any, shard: Any) -> int:
-    """Sum of the replicas' bits, as a 64-bit word an array: cheap, and enough to see a disagreement."""
+    """The replicas' bits as one 64-bit word: cheap, and enough to see a disagreement."""
     total = 0
     for name in getattr(program, "replicas", ()):
         array = np.ascontiguousarray(getattr(shard, name))
         raw = array.reshape(-1).view(np.uint8)
         whole = raw.size // 8 * 8
-        words = int(np.add.reduce(raw[:whole].view(np.uint64), dtype=np.uint64))
-        total = (total * 31 + words + int(raw[whole:].sum()) + array.size) % 2**64
+        words, rest = raw[:whole].view(np.uint64), raw[whole:].astype(np.uint64)
+        total = (total * 31 + _weighted(words) + _weighted(rest) + array.size) % 2**64
     return total
+
+
+# One a place, so that equal values at different places show (ranks that mix up local and global ids).
+_WEIGHTS = np.random.default_rng(0).integers(0, 2**63, 1021, np.uint64) | np.uint64(1)
+
+
+def _weighted(words: np.ndarray) -> int:
+    """Sum of weight x word, the weights repeated: one pass over the words at the speed of a plain sum."""
+    whole = len(words) // len(_WEIGHTS) * len(_WEIGHTS)
+    total = words[:whole].reshape(-1, len(_WEIGHTS)).sum(axis=0)
+    total[: len(words) - whole] += words[whole:]
+    total ^= total >> np.uint64(32)  # a short float has only high bits, and those leave the product
+    return int(np.dot(total, _WEIGHTS))

@@ -36,6 +36,11 @@ class Slab(NamedTuple):
     start: int
     stop: int
 
+    @property
+    def entries(self) -> int:
+        """Stored entries."""
+        return int((self.matrix.values if isinstance(self.matrix, Compressed) else self.matrix).size)
+
 
 def split(X: Any, size: int, axis: int) -> list[Slab]:
     """Cut X into `size` slabs of consecutive columns (`axis` 1) or rows (`axis` 0), balanced by nonzeros.

@@ -11,7 +11,7 @@ def balanced_bounds(offsets: np.ndarray, pieces: int) -> np.ndarray:
     """Cut the vectors whose entries start at `offsets` (count + 1, int) into ranges of equal nonzeros.
 
     Returns `pieces` + 1 places from 0 to count, ascending. Every vector also weighs a little by itself,
-    so that empty ones are spread too. Ranges may be empty when there are fewer vectors than pieces.
+    so that empty ones are spread too. Ranges are empty only when there are fewer vectors than pieces.
     """
     count = len(offsets) - 1
     if pieces < 1:
@@ -23,7 +23,9 @@ def balanced_bounds(offsets: np.ndarray, pieces: int) -> np.ndarray:
     before = np.maximum(inner - 1, 0)
     inner = np.where(goals - work[before] < work[np.minimum(inner, count)] - goals, before, inner)
     bounds = np.concatenate([[0], inner, [count]]).astype(np.int64)
-    if count >= pieces:  # nobody empty-handed when there is something for everybody
-        bounds[1:-1] = np.maximum(bounds[1:-1], np.arange(1, pieces))
-        bounds[1:-1] = np.minimum(bounds[1:-1], count - np.arange(pieces - 1, 0, -1))
-    return np.maximum.accumulate(bounds)
+    if count < pieces:
+        return np.maximum.accumulate(bounds)
+    # Nobody empty-handed when there is something for everybody: every bound at least one past the last.
+    place = np.arange(pieces + 1)
+    bounds = np.maximum.accumulate(bounds - place) + place
+    return np.minimum(bounds, count - pieces + place)

@@ -181,7 +181,8 @@ class Certified(Policy):
     """Another policy's blocks, with a measurement before the first and after every `every` of them.
 
     `distance(reports)` turns the reports of a "measure" round into the distance from the optimum; the run
-    stops when it is at most `target`, when it is no longer finite, or after `max_measures` measurements.
+    stops when it is at most `target`, when it is no longer finite, or after `max_measures` measurements
+    beyond the first.
     """
 
     def __init__(

@@ -44,6 +44,8 @@ class Recency:
 
     def propose(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """At most `count` places and their weights, drawn without replacement."""
+        if not self.size:
+            return np.empty(0, np.int64), np.empty(0)
         known = np.fromiter(self._weights.keys(), np.int64, len(self._weights))
         weights = np.fromiter(self._weights.values(), np.float64, len(self._weights))
         floor = self.eta * weights.mean() if len(weights) else 1.0
@@ -54,7 +56,7 @@ class Recency:
             keys = self._rng.exponential(size=len(known)) / weights
             best = np.argpartition(keys, count - from_all)[: count - from_all]
             known, weights = known[best], weights[best]
-        drawn = np.unique(self._rng.integers(0, self.size, from_all)) if self.size else np.empty(0, np.int64)
+        drawn = np.unique(self._rng.integers(0, self.size, from_all))
         drawn = drawn[~np.isin(drawn, known)]
         places = np.concatenate([known, drawn])
         weights = np.concatenate([weights + floor, np.full(len(drawn), floor)])
