@@ -95,19 +95,18 @@ class DenseDesign:
         return Columns(values, None, None)
 
     def gram(self, new: np.ndarray, held: np.ndarray, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Centred Gram X[:, new]' W X[:, held], (len(new), len(held)) float64."""
+        """Centred Gram X[:, new]' W X[:, held], (len(new), len(held)) float64; `held` ends with `new`."""
         from . import design_kernels as kernels
 
-        total = np.zeros((len(new), len(held)))
+        total, old = np.zeros((len(new), len(held))), len(held) - len(new)
         rows = max(512, 2**21 // max(1, len(held)))  # a chunk's columns stay in cache
         root = np.sqrt(weight)
         for first in range(0, self.shape[0], rows):
             last = min(first + rows, self.shape[0])
             piece = self._vectors[:, first:last] if self.by_columns else self._vectors[first:last].T
             block = (piece[held] - mean[held][:, None]) * root[first:last]
-            other = (piece[new] - mean[new][:, None]) * root[first:last]
-            kernels.dense_gram(_read_only(other), _read_only(block), total)
-        return total
+            kernels.dense_gram(_read_only(block[old:]), _read_only(block), old, total)
+        return _mirrored(total, old)
 
 
 class SparseDesign:
@@ -181,20 +180,28 @@ class SparseDesign:
         return Columns(*out)
 
     def gram(self, new: np.ndarray, held: np.ndarray, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Centred Gram X[:, new]' W X[:, held] of a row-compressed X."""
+        """Centred Gram X[:, new]' W X[:, held] of a row-compressed X; `held` ends with `new`."""
         from . import design_kernels as kernels
 
-        total = np.zeros((len(new), len(held)))
+        total, old = np.zeros((len(new), len(held))), len(held) - len(new)
         place_new = np.full(self.shape[1], -1, np.int64)
         place_held = np.full(self.shape[1], -1, np.int64)
         place_new[new], place_held[held] = np.arange(len(new)), np.arange(len(held))
         kernels.rows_gram(
-            *self._arrays, _read_only(weight), _read_only(place_new), _read_only(place_held), total
+            *self._arrays, _read_only(weight), _read_only(place_new), _read_only(place_held), old, total
         )
+        total = _mirrored(total, old)
         # sum w (x - m)(x' - m') = sum w x x' - m' sum w x - m sum w x' + m m' sum w
         sums = self.correlate(weight)
         total -= np.outer(sums[new], mean[held]) + np.outer(mean[new], sums[held] - weight.sum() * mean[held])
         return total
+
+
+def _mirrored(part: np.ndarray, old: int) -> np.ndarray:
+    """The new rows of a Gram matrix from what is on and below its diagonal, which starts at column `old`."""
+    square = part[:, old:]
+    part[:, old:] = np.tril(square) + np.tril(square, -1).T
+    return part
 
 
 def _packed(vectors: np.ndarray) -> bool:
@@ -218,8 +225,8 @@ def columns_gram(
     k = len(mean)
     gram, grad = np.zeros((k, k)), np.empty(k)
     if columns.offsets is None:
-        design_kernels.dense_gram(columns.values, columns.values, gram)
-        return gram, np.einsum("ij,j->i", columns.values, residual)
+        design_kernels.dense_gram(columns.values, columns.values, 0, gram)
+        return _mirrored(gram, 0), np.einsum("ij,j->i", columns.values, residual)
     work = np.zeros(len(scale))
     design_kernels.compressed_gram(*columns, mean, dot(scale, scale), work, gram)
     design_kernels.sparse_dots(*columns, _read_only(residual), grad)

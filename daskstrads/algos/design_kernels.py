@@ -211,39 +211,61 @@ def sparse_take(values, indices, offsets, ids, scale, out_values, out_indices, o
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def dense_gram(A, B, gram):
-    """gram[a, b] += A[a] . B[b] over the rows of A (k, n) and B (m, n), in tiles that stay in cache."""
-    k, n = A.shape
-    m = B.shape[0]
-    tile = 512
-    for first in range(0, n, tile):
-        last = min(first + tile, n)
-        for a in range(k):
-            b = 0
-            while b + 4 <= m:
-                s0 = s1 = s2 = s3 = 0.0
-                for i in range(first, last):
-                    x = A[a, i]
-                    s0 += x * B[b, i]
-                    s1 += x * B[b + 1, i]
-                    s2 += x * B[b + 2, i]
-                    s3 += x * B[b + 3, i]
-                gram[a, b] += s0
-                gram[a, b + 1] += s1
-                gram[a, b + 2] += s2
-                gram[a, b + 3] += s3
-                b += 4
-            while b < m:
-                s0 = 0.0
-                for i in range(first, last):
-                    s0 += A[a, i] * B[b, i]
-                gram[a, b] += s0
-                b += 1
+def gram_tile(A, a, B, b, first, last, gram):
+    """gram[a:a+4, b:b+4] += A[a:a+4] B[b:b+4]' over [first, last): sixteen products share eight loads."""
+    s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = 0.0
+    s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = 0.0
+    for i in range(first, last):
+        w, x, y, z = B[b, i], B[b + 1, i], B[b + 2, i], B[b + 3, i]
+        v = A[a, i]
+        s00, s01, s02, s03 = s00 + v * w, s01 + v * x, s02 + v * y, s03 + v * z
+        v = A[a + 1, i]
+        s10, s11, s12, s13 = s10 + v * w, s11 + v * x, s12 + v * y, s13 + v * z
+        v = A[a + 2, i]
+        s20, s21, s22, s23 = s20 + v * w, s21 + v * x, s22 + v * y, s23 + v * z
+        v = A[a + 3, i]
+        s30, s31, s32, s33 = s30 + v * w, s31 + v * x, s32 + v * y, s33 + v * z
+    sums = (s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33)
+    for place in range(16):
+        gram[a + place // 4, b + place % 4] += sums[place]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def gram_entry(A, a, B, b, first, last, gram):
+    """gram[a, b] += A[a] . B[b] over [first, last)."""
+    s = 0.0
+    for i in range(first, last):
+        s += A[a, i] * B[b, i]
+    gram[a, b] += s
 
 
 @njit(nogil=True, cache=True)
-def rows_gram(values, indices, offsets, weight, place_a, place_b, gram):
-    """gram[a, b] += sum over rows of weight x_ia x_ib; place_*[column] is its row/column in gram or -1."""
+def dense_gram(A, B, old, gram):
+    """gram[a, b] += A[a] . B[b] for b <= old + a; A (k, n) are the last rows of B (old + k, n).
+
+    What lies above that diagonal is the mirror image, and is left to the caller.
+    """
+    k, n = A.shape
+    for first in range(0, n, 256):  # pieces of the vectors that stay in cache
+        last = min(first + 256, n)
+        for a in range(0, k - 3, 4):
+            stop = min(old + a + 4, B.shape[0])
+            for b in range(0, stop - 3, 4):
+                gram_tile(A, a, B, b, first, last, gram)
+            for b in range(stop - stop % 4, stop):
+                for c in range(a, a + 4):
+                    gram_entry(A, c, B, b, first, last, gram)
+        for a in range(k - k % 4, k):
+            for b in range(old + a + 1):
+                gram_entry(A, a, B, b, first, last, gram)
+
+
+@njit(nogil=True, cache=True)
+def rows_gram(values, indices, offsets, weight, place_a, place_b, old, gram):
+    """gram[a, b] += sum over rows of weight x_ia x_ib for b <= old + a, as `dense_gram`.
+
+    place_a and place_b say which row and column of gram a column of X is, -1 for none.
+    """
     for o in range(offsets.size - 1):
         w = weight[o]
         if w == 0.0:
@@ -254,7 +276,7 @@ def rows_gram(values, indices, offsets, weight, place_a, place_b, gram):
                 x = w * values[k]
                 for e in range(offsets[o], offsets[o + 1]):
                     b = place_b[indices[e]]
-                    if b >= 0:
+                    if 0 <= b <= old + a:
                         gram[a, b] += x * values[e]
 
 

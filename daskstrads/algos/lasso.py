@@ -17,7 +17,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from ..comm.local import launch
-from ..engine.run import Run, run
+from ..engine.run import run
 from ..partition import Slab, split
 from ..schedule import Certified, DynamicPriority, Plan, Policy, Report, RoundRobin
 from .design import SparseDesign
@@ -127,12 +127,15 @@ class ElasticNet(RegressorMixin, BaseEstimator):
 
         with compilation_announced(bool(self.verbose)):
             fits = self._fit_targets(X, targets, weight)
-        coef, intercept, gap, passes = (list(entries) for entries in zip(*fits, strict=True))
-        single = np.ndim(y) == 1
+        coef, intercept, gap, passes, complaints = (list(entries) for entries in zip(*fits, strict=True))
+        for complaint in filter(None, complaints):
+            warnings.warn(complaint, ConvergenceWarning, stacklevel=2)
+        single = len(fits) == 1
         self.coef_ = (coef[0] if single else np.stack(coef)).astype(X.dtype)
-        self.intercept_ = (intercept[0] if single else np.array(intercept)) if self.fit_intercept else 0.0
+        offsets = np.array(intercept, X.dtype)
+        self.intercept_ = 0.0 if not self.fit_intercept else offsets[0] if np.ndim(y) == 1 else offsets
         self.dual_gap_ = gap[0] if single else np.array(gap)
-        self.n_iter_ = passes[0] if len(passes) == 1 else passes
+        self.n_iter_ = passes[0] if single else passes
         return self
 
     def predict(self, X):
@@ -216,7 +219,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         ]
 
     def _fit_target(self, slabs: list[Slab], y: np.ndarray, weight: np.ndarray, start: np.ndarray) -> tuple:
-        """coef (p,), intercept, dual gap and passes for one target."""
+        """coef (p,), intercept, dual gap, passes and a complaint or None, for one target."""
         n, wide = len(y), slabs[0].axis == 1
         strength, l1 = n * float(self.alpha), self._l1()
         penalty = Penalty(strength * l1, strength * (1.0 - l1), bool(self.positive))
@@ -236,11 +239,11 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         ]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         done = run(program, parts, seed=seed, callback=_Progress(penalty, n) if self.verbose else None)
-        self._warn_unless_converged(done, penalty)
         coef, intercept = program.coefficients(done.shards)
         if not np.isfinite(coef).all():
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
-        return coef, intercept, gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
+        gap, passes = gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
+        return coef, intercept, gap, passes, self._complaint(done.reports, penalty)
 
     @staticmethod
     def _exact_block(slabs: list[Slab]) -> int:
@@ -266,21 +269,19 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             every = rounds_a_sweep
         return Certified(inner, Distance(penalty), self.tol, every=every, max_measures=self.max_iter)
 
-    def _warn_unless_converged(self, done: Run, penalty: Penalty) -> None:
-        distance = Distance(penalty)(done.reports)
+    def _complaint(self, reports: list[Report], penalty: Penalty) -> str | None:
+        """What to warn about when the last measurement is not good enough."""
+        distance = Distance(penalty)(reports)
         if distance <= self.tol:
-            return
+            return None
         if np.isinf(distance):
             remedy = "the updates diverge; set rho (0.1 is a good start) or update='exact'"
         else:
             remedy = "raise max_iter, alpha or tol, or scale the features"
-        certified = not np.isnan(gap_of(done.reports, penalty))
-        what = "duality gap" if certified else "largest |cosine|"
-        warnings.warn(
-            f"not converged after {int(done.reports[0].terms['passes'])} passes: {what} {distance:.3e} "
-            f"of ||y||^2 / n against tol={self.tol:g}; {remedy}",
-            ConvergenceWarning,
-            stacklevel=5,
+        what = "largest |cosine|" if np.isnan(gap_of(reports, penalty)) else "duality gap"
+        return (
+            f"not converged after {int(reports[0].terms['passes'])} passes: {what} {distance:.3e} "
+            f"of ||y||^2 / n against tol={self.tol:g}; {remedy}"
         )
 
 

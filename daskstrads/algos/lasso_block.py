@@ -20,7 +20,9 @@ __all__ = [
     "simultaneous",
 ]
 
-LOOKS = 100_000  # a bound on the inner loop, not a budget: its target is always reachable up to rounding
+LOOKS = (
+    1000  # a bound on one block, so that progress and Ctrl-C come through; the next round goes on from there
+)
 
 
 class Rules(NamedTuple):

@@ -159,7 +159,7 @@ class LassoRows(Program):
 
     def _columns(self, shard: _Shard, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         """Scheduled columns that the Gram matrix lacks, and all it will hold, the new ones last."""
-        new = plan.block[~np.isin(plan.block, shard.held)]
+        new = np.sort(plan.block[~np.isin(plan.block, shard.held)])
         held = shard.held
         if len(held) + len(new) > HELD:
             held = held[np.isin(held, plan.block)]
