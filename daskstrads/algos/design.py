@@ -8,7 +8,16 @@ import numpy as np
 
 from ..partition import Compressed, Slab
 
-__all__ = ["Columns", "DenseDesign", "SparseDesign", "columns_axpy", "columns_gram", "design", "dot"]
+__all__ = [
+    "Columns",
+    "DenseDesign",
+    "SparseDesign",
+    "columns_axpy",
+    "columns_gram",
+    "design",
+    "dot",
+    "weighted_mean",
+]
 
 
 class Columns(NamedTuple):
@@ -139,8 +148,11 @@ class SparseDesign:
         from . import design_kernels as kernels
 
         mean, spread = np.empty(self.shape[1]), np.empty(self.shape[1])
-        kernel = kernels.sparse_moments_across if self.by_columns else kernels.sparse_moments_along
-        kernel(*self._arrays, _read_only(weight), centre, mean, spread)
+        weight = _read_only(weight)
+        if self.by_columns:
+            kernels.sparse_moments_across(*self._arrays, self.shape[0], weight, centre, mean, spread)
+        else:
+            kernels.sparse_moments_along(*self._arrays, weight, centre, mean, spread)
         return mean, spread
 
     def correlate(self, v: np.ndarray) -> np.ndarray:
@@ -207,6 +219,8 @@ def _mirrored(part: np.ndarray, old: int) -> np.ndarray:
 def _packed(vectors: np.ndarray) -> bool:
     """Whether the rows of a 2-D array are contiguous vectors that do not overlap."""
     count, length = vectors.shape
+    if any(stride % vectors.itemsize for stride in vectors.strides):  # a field of a packed record
+        return False
     step, inner = (stride // vectors.itemsize for stride in vectors.strides)
     return (length <= 1 or inner == 1) and (count <= 1 or step >= length)
 
@@ -214,6 +228,12 @@ def _packed(vectors: np.ndarray) -> bool:
 def dot(a: np.ndarray, b: np.ndarray) -> float:
     """a . b without BLAS, whose threads change the bits."""
     return float(np.einsum("i,i", a, b))
+
+
+def weighted_mean(weight: np.ndarray, v: np.ndarray) -> float:
+    """Weighted mean of v, exact when v is constant; 0 without weight."""
+    total = float(weight.sum())
+    return float(v[0]) + dot(weight, v - v[0]) / total if total > 0 else 0.0
 
 
 def columns_gram(

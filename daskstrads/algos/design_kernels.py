@@ -74,6 +74,7 @@ def dense_pick_axpys(flat, stride, length, ids, coef, out):
             out[i] += c * flat[start + i]
 
 
+# Means are taken relative to a column's first value: a constant column then has spread 0 exactly.
 @njit(nogil=True, cache=True, fastmath=FAST)
 def dense_moments_across(flat, stride, length, weight, centre, mean, spread):
     """Mean and centred weighted sum of squares of every vector (X compressed along its columns)."""
@@ -82,9 +83,10 @@ def dense_moments_across(flat, stride, length, weight, centre, mean, spread):
         start = o * stride
         m = 0.0
         if centre and total > 0:
+            first = float(flat[start])
             for i in range(length):
-                m += weight[i] * flat[start + i]
-            m /= total
+                m += weight[i] * (flat[start + i] - first)
+            m = first + m / total
         s = 0.0
         for i in range(length):
             x = flat[start + i] - m
@@ -103,7 +105,9 @@ def dense_moments_along(flat, stride, count, weight, centre, mean, spread):
         for o in range(count):
             w = weight[o] / total
             for i in range(length):
-                mean[i] += w * flat[o * stride + i]
+                mean[i] += w * (flat[o * stride + i] - float(flat[i]))
+        for i in range(length):
+            mean[i] += flat[i]
     for o in range(count):
         w = weight[o]
         for i in range(length):
@@ -156,44 +160,60 @@ def sparse_pick_axpys(values, indices, offsets, ids, coef, out):
             out[indices[e]] += c * values[e]
 
 
-@njit(nogil=True, cache=True)
-def sparse_moments_across(values, indices, offsets, weight, centre, mean, spread):
+@njit(nogil=True, cache=True, fastmath=FAST)
+def sparse_moments_across(values, indices, offsets, length, weight, centre, mean, spread):
     """Mean and centred weighted sum of squares of every vector, its zeros counted."""
     total = weight.sum()
     for o in range(mean.size):
+        start, stop = offsets[o], offsets[o + 1]
         m = 0.0
         if centre and total > 0:
-            for k in range(offsets[o], offsets[o + 1]):
-                m += weight[indices[k]] * values[k]
-            m /= total
+            first = float(values[start]) if stop > start and stop - start == length else 0.0
+            for k in range(start, stop):
+                m += weight[indices[k]] * (values[k] - first)
+            m = first + m / total
         s, held = 0.0, 0.0
-        for k in range(offsets[o], offsets[o + 1]):
+        for k in range(start, stop):
             x = values[k] - m
             s += weight[indices[k]] * x * x
             held += weight[indices[k]]
-        mean[o], spread[o] = m, s + (total - held) * m * m
+        if stop - start < length:
+            s += max(total - held, 0.0) * m * m
+        mean[o], spread[o] = m, s
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread):
     """Mean and centred weighted sum of squares of every position over the vectors, zeros counted."""
     total = weight.sum()
+    count = offsets.size - 1
+    held = np.zeros(mean.size)
+    stored = np.zeros(mean.size, np.int64)
+    first = np.zeros(mean.size)
     mean[:] = 0.0
     spread[:] = 0.0
-    held = np.zeros(mean.size)
+    for o in range(count):
+        for k in range(offsets[o], offsets[o + 1]):
+            held[indices[k]] += weight[o]
+            stored[indices[k]] += 1
     if centre and total > 0:
-        for o in range(offsets.size - 1):
+        for k in range(offsets[0], offsets[1]):
+            if stored[indices[k]] == count:
+                first[indices[k]] = values[k]
+        for o in range(count):
             w = weight[o] / total
             for k in range(offsets[o], offsets[o + 1]):
-                mean[indices[k]] += w * values[k]
-    for o in range(offsets.size - 1):
+                mean[indices[k]] += w * (values[k] - first[indices[k]])
+        for i in range(mean.size):
+            mean[i] += first[i]
+    for o in range(count):
         w = weight[o]
         for k in range(offsets[o], offsets[o + 1]):
             x = values[k] - mean[indices[k]]
             spread[indices[k]] += w * x * x
-            held[indices[k]] += w
     for i in range(mean.size):
-        spread[i] += (total - held[i]) * mean[i] * mean[i]
+        if stored[i] < count:
+            spread[i] += max(total - held[i], 0.0) * mean[i] * mean[i]
 
 
 @njit(nogil=True, cache=True)

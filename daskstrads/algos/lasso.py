@@ -116,6 +116,10 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             TypeError: a parameter of the wrong type.
         """
         self._check_parameters()
+        if sp.issparse(y):
+            raise TypeError(
+                "y is sparse; fit takes a dense one: y.toarray(), or .ravel() of that for one target"
+            )
         # X's entries are checked by the ranks, in their first pass.
         kinds = {"accept_sparse": ("csc", "csr"), "dtype": [np.float64, np.float32]}
         X, y = validate_data(self, X, y, **kinds, multi_output=True, y_numeric=True, ensure_all_finite=False)

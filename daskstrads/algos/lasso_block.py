@@ -106,14 +106,19 @@ def block_target(distance: float, kept: dict[str, float], penalty: Penalty, rule
     final = max(0.3 * rules.tol, 1e-16)
     relative = final if distance <= 3.0 * kept.get("block", 0.0) else max(final, 0.1 * distance)
     kept["block"] = relative
-    if penalty.lam == 0:
+    if penalty.lam == 0 and penalty.beta == 0:
         # The block's own measure is then the decrease ahead, quadratic in the gradient.
-        return 0.1 * kept["tt"] * (relative**2 if penalty.beta == 0 else relative)
+        return 0.1 * kept["tt"] * relative**2
     return kept["tt"] * relative
 
 
 def simultaneous(
-    gram: np.ndarray, grad: np.ndarray, coef: np.ndarray, penalty: Penalty, rho: float | None
+    gram: np.ndarray,
+    norms: np.ndarray,
+    grad: np.ndarray,
+    coef: np.ndarray,
+    penalty: Penalty,
+    rho: float | None,
 ) -> np.ndarray:
     """STRADS' update of many variables at once: new coefficients (k,).
 
@@ -123,7 +128,6 @@ def simultaneous(
     important half of them is updated, and so on: the objective never rises. With `rho` None all are
     updated, as in Shotgun, and nothing guards against divergence.
     """
-    norms = np.diagonal(gram)
     curvature = norms + penalty.beta
     slope = grad + norms * coef
     new = np.sign(slope) * np.maximum(np.abs(slope) - penalty.lam, 0.0)

@@ -11,7 +11,7 @@ from ..engine.program import Gather, Program, Sum
 from ..partition import Slab
 from ..schedule import Plan, Policy, Recency, Report
 from . import lasso_block as block_rules
-from .design import Columns, DenseDesign, SparseDesign, columns_axpy, columns_gram, design, dot
+from .design import Columns, DenseDesign, SparseDesign, columns_axpy, columns_gram, design, dot, weighted_mean
 from .lasso_block import Rules
 from .objective import Penalty
 
@@ -78,7 +78,7 @@ class LassoColumns(Program):
         operator = design(part.slab)
         mean, norms = operator.moments(part.weight, self.rules.centre)
         block_rules.check_finite(norms, part.slab)
-        y_mean = dot(part.weight, part.y) / float(part.weight.sum()) if self.rules.centre else 0.0
+        y_mean = weighted_mean(part.weight, part.y) if self.rules.centre else 0.0
         scale = np.sqrt(part.weight)
         target = scale * (part.y - y_mean)
         recency = Recency(len(norms), rng)
@@ -172,7 +172,7 @@ class LassoColumns(Program):
         """STRADS' update of the block; writes `coef` and the residual."""
         columns = Columns(block.values, block.indices, block.offsets)
         gram, grad = columns_gram(columns, block.mean, shard.scale, shard.residual)
-        coef[:] = block_rules.simultaneous(gram, grad, coef, self.penalty, self.rules.rho)
+        coef[:] = block_rules.simultaneous(gram, block.norms, grad, coef, self.penalty, self.rules.rho)
         columns_axpy(columns, block.mean, shard.scale, block.coef - coef, shard.residual)
 
 

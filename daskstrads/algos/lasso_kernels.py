@@ -63,14 +63,16 @@ def inspect(grad, coef, norms, rr, lam, beta, positive, active):
             active[count] = t
             count += 1
     if lam == 0.0:
-        # No l1 term, no useful dual point: the decrease that the columns promise one by one.
+        # The gap of ridge, which is ||slope||^2 / (2 beta); without beta, the decrease promised one by one.
         gap = 0.0
         for t in range(coef.size):
             d = grad[t] - beta * coef[t]
             if positive and coef[t] == 0.0:
                 d = max(d, 0.0)
-            if norms[t] + beta > 0.0:
-                gap += 0.5 * d * d / (norms[t] + beta)
+            if beta > 0.0:
+                gap += 0.5 * d * d / beta
+            elif norms[t] > 0.0:
+                gap += 0.5 * d * d / norms[t]
         return gap, count
     return duality_gap(rr, tr, l1, l2, largest, lam, beta, positive), count
 
@@ -227,9 +229,17 @@ def solve_dense(columns, norms, coef, residual, lam, beta, positive, target, lim
     return limit
 
 
+@njit(nogil=True, cache=True)
+def settle(residual, shift, scale):
+    """residual += shift * scale."""
+    if shift != 0.0:
+        for i in range(residual.size):
+            residual[i] += shift * scale[i]
+
+
 @njit(nogil=True, cache=True, fastmath=FAST)
 def sparse_sweep(
-    values, indices, offsets, mean, norms, total, coef, residual, shift, active, lam, beta, positive
+    values, indices, offsets, mean, norms, scale, total, coef, residual, shift, active, lam, beta, positive
 ):
     """Every active column in turn; the decrease of the objective, twice over, and the new shift."""
     progress = 0.0
@@ -246,7 +256,11 @@ def sparse_sweep(
             coef[t] += step
             for e in range(offsets[t], offsets[t + 1]):
                 residual[indices[e]] -= step * values[e]
-            shift += step * mean[t]
+            if 2 * (offsets[t + 1] - offsets[t]) > residual.size:
+                # A well-filled column may have a large mean, and postponing that would cost digits.
+                settle(residual, step * mean[t], scale)
+            else:
+                shift += step * mean[t]
             progress += step * step * curvature
     return progress, shift
 
@@ -272,14 +286,6 @@ def sparse_jump(values, indices, offsets, mean, scale, coef, residual, active, g
 
 
 @njit(nogil=True, cache=True)
-def settle(residual, shift, scale):
-    """residual += shift * scale."""
-    if shift != 0.0:
-        for i in range(residual.size):
-            residual[i] += shift * scale[i]
-
-
-@njit(nogil=True, cache=True)
 def solve_sparse(
     values, indices, offsets, mean, norms, scale, total, coef, residual, lam, beta, positive, target, limit
 ):
@@ -292,7 +298,15 @@ def solve_sparse(
     k = coef.size
     grad, places = np.empty(k), np.empty(k, np.int64)
     enough = 0.1 * target
+    centred = False
+    for t in range(k):
+        centred |= mean[t] != 0.0
     for look in range(limit):
+        if centred:  # rounding moves scale'q away from 0, and large means would magnify that
+            along = 0.0
+            for i in range(residual.size):
+                along += scale[i] * residual[i]
+            settle(residual, -along / total, scale)
         for t in range(k):
             s = 0.0
             for e in range(offsets[t], offsets[t + 1]):
@@ -308,7 +322,7 @@ def solve_sparse(
             if sweep % MEMORY == 0:
                 pick(coef, active, iterates[0])
             progress, shift = sparse_sweep(
-                values, indices, offsets, mean, norms, total,
+                values, indices, offsets, mean, norms, scale, total,
                 coef, residual, shift, active, lam, beta, positive,
             )  # fmt: skip
             if progress <= enough:

@@ -11,7 +11,7 @@ from ..engine.program import Gather, Program, Sum
 from ..partition import Slab
 from ..schedule import Plan, Policy, Recency, Report
 from . import lasso_block as block_rules
-from .design import DenseDesign, SparseDesign, design, dot
+from .design import DenseDesign, SparseDesign, design, dot, weighted_mean
 from .lasso_block import Rules
 from .objective import Penalty
 
@@ -77,7 +77,7 @@ class LassoRows(Program):
         mean, spread = operator.moments(part.weight, self.rules.centre)
         block_rules.check_finite(spread, part.slab)
         total = float(part.weight.sum())
-        y_mean = dot(part.weight, part.y) / total if self.rules.centre and total > 0 else 0.0
+        y_mean = weighted_mean(part.weight, part.y) if self.rules.centre else 0.0
         y_spread = dot(part.weight, (part.y - y_mean) ** 2)
         p = len(mean)
         share = slice(p * rank // size, p * (rank + 1) // size)
@@ -123,7 +123,10 @@ class LassoRows(Program):
         totals = np.array([entry[0] for entry in moments])
         means, y_means = np.stack([entry[3] for entry in moments]), np.array([entry[1] for entry in moments])
         share = totals / totals.sum()
-        shard.mean, shard.y_mean = np.einsum("i,ij->j", share, means), dot(share, y_means)
+        # Relative to the first rank that has rows: what is constant stays so exactly.
+        first = int(np.argmax(totals > 0))
+        shard.mean = means[first] + np.einsum("i,ij->j", share, means - means[first])
+        shard.y_mean = float(y_means[first]) + dot(share, y_means - y_means[first])
         shard.norms = sum(entry[4] for entry in moments) + np.einsum(
             "i,ij->j", totals, (means - shard.mean) ** 2
         )
@@ -184,13 +187,12 @@ class LassoRows(Program):
         order = np.argsort(shard.held)
         places = order[np.searchsorted(shard.held[order], block)]
         gram = shard.gram[np.ix_(places, places)]
-        before = shard.coef[block]
+        before, norms = shard.coef[block], shard.norms[block]
         grad, coef = shard.grad[block], before.copy()
         if self.rules.parallel:
-            coef = block_rules.simultaneous(gram, grad, coef, penalty, self.rules.rho)
+            coef = block_rules.simultaneous(gram, norms, grad, coef, penalty, self.rules.rho)
         else:
             target = block_rules.block_target(plan.gap, shard.kept, penalty, self.rules)
-            norms = np.ascontiguousarray(np.diagonal(gram))
             kernels.solve_gram(gram, norms, grad.copy(), coef, shard.rr, *penalty, target, block_rules.LOOKS)
         step = coef - before
         fall = np.einsum("ij,j->i", shard.gram[:, places], step)
