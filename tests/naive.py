@@ -60,3 +60,104 @@ def bits(x):
     if x.dtype.kind == "f":
         x[np.isnan(x)] = np.nan
     return x.dtype, x.shape, x.tobytes()
+
+
+def independent(gram, rho):
+    """Greedy dependency check, pair by pair: |correlation| < rho with all kept before."""
+    kept = []
+    for i in range(len(gram)):
+        for j in kept:
+            scale = gram[i][i] * gram[j][j]
+            if scale > 0 and abs(gram[i][j]) / scale**0.5 >= rho:
+                break
+        else:
+            kept.append(i)
+    return kept
+
+
+def lasso(X, y, lam, tol=1e-13):
+    """argmin 1/2 ||y - X b||^2 + lam ||b||_1, one coefficient after the other until none moves by tol."""
+    coef, moved = np.zeros(X.shape[1]), np.inf
+    while moved > tol:
+        moved = 0.0
+        for j in np.flatnonzero((X * X).sum(axis=0)):
+            x, before = X[:, j], coef[j]
+            slope = x @ (y - X @ coef + x * before)
+            coef[j] = np.sign(slope) * max(abs(slope) - lam, 0.0) / (x @ x)
+            moved = max(moved, abs(coef[j] - before))
+    return coef
+
+
+def als(ratings, W, lam, sweeps):
+    """Alternating least squares on a dense matrix with nan where there is no rating: (W, H)."""
+
+    def solve(rows, factors):
+        found = []
+        for row in rows:
+            seen = ~np.isnan(row)
+            F = factors[seen]
+            found.append(np.linalg.solve(F.T @ F + lam * np.eye(F.shape[1]), F.T @ row[seen]))
+        return np.array(found)
+
+    for _ in range(sweeps):
+        H = solve(ratings.T, W)
+        W = solve(ratings, H)
+    return W, H
+
+
+def ccd(ratings, W, H, lam, sweeps):
+    """Feature by feature, w_t then h_t, on a dense matrix with nan for no rating; ends with w_0."""
+    W, H, k = W.copy(), H.copy(), W.shape[1]
+
+    def update(rows, mine, others, t):
+        for i, row in enumerate(rows):
+            top, bottom = 0.0, lam
+            for j, rating in enumerate(row):
+                if not np.isnan(rating):
+                    rest = rating - mine[i] @ others[j] + mine[i, t] * others[j, t]
+                    top, bottom = top + rest * others[j, t], bottom + others[j, t] ** 2
+            mine[i, t] = top / bottom
+
+    for t in [*range(k)] * sweeps:
+        update(ratings, W, H, t)
+        update(ratings.T, H, W, t)
+    update(ratings, W, H, 0)
+    return W, H
+
+
+def rotated_gibbs(parts, n_words, n_topics, sweeps, seed, alpha, beta):
+    """Word-topic counts (n_words, n_topics) of P ranks that sample one after the other; totals are stale."""
+    size = len(parts)
+    topics = [[None] * len(words) for _, words in parts]
+    in_word = np.zeros((n_words, n_topics), int)
+    in_document = [np.zeros((max(documents) + 1, n_topics), int) for documents, _ in parts]
+    totals = np.zeros(n_topics, int)
+    for sweep in range(1 + sweeps):
+        for shift in range(size):
+            drifted = []
+            for rank, (documents, words) in enumerate(parts):
+                seen, held = totals.copy(), (rank - shift) % size
+                rng = np.random.default_rng([seed, sweep, held, rank])
+                for i, (d, w) in enumerate(zip(documents, words, strict=True)):
+                    if w % size != held:
+                        continue
+                    counts = (in_word[w], in_document[rank][d], seen)
+                    if sweep:
+                        for count in counts:
+                            count[topics[rank][i]] -= 1
+                    odds = (counts[0] + beta) * (counts[1] + alpha) / (seen + n_words * beta)
+                    z = int(np.searchsorted(np.cumsum(odds), rng.random() * odds.sum()))
+                    topics[rank][i] = z = min(z, n_topics - 1)
+                    for count in counts:
+                        count[z] += 1
+                drifted.append(seen - totals)
+            totals = totals + sum(drifted)
+    return in_word
+
+
+def gradient_descent(X, y, rate, steps):
+    """Coefficients after so many steps on 1/2 ||X b - y||^2."""
+    coef = np.zeros(X.shape[1])
+    for _ in range(steps):
+        coef = coef - rate * X.T @ (X @ coef - y)
+    return coef

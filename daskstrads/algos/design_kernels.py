@@ -83,7 +83,7 @@ def dense_moments_across(flat, stride, length, weight, centre, mean, spread):
         start = o * stride
         m = 0.0
         if centre and total > 0:
-            first = float(flat[start])
+            first = np.float64(flat[start])
             for i in range(length):
                 m += weight[i] * (flat[start + i] - first)
             m = first + m / total
@@ -105,7 +105,7 @@ def dense_moments_along(flat, stride, count, weight, centre, mean, spread):
         for o in range(count):
             w = weight[o] / total
             for i in range(length):
-                mean[i] += w * (flat[o * stride + i] - float(flat[i]))
+                mean[i] += w * (flat[o * stride + i] - np.float64(flat[i]))
         for i in range(length):
             mean[i] += flat[i]
     for o in range(count):
@@ -168,7 +168,7 @@ def sparse_moments_across(values, indices, offsets, length, weight, centre, mean
         start, stop = offsets[o], offsets[o + 1]
         m = 0.0
         if centre and total > 0:
-            first = float(values[start]) if stop > start and stop - start == length else 0.0
+            first = np.float64(values[start]) if stop > start and stop - start == length else 0.0
             for k in range(start, stop):
                 m += weight[indices[k]] * (values[k] - first)
             m = first + m / total
