@@ -86,14 +86,16 @@ class LocalGroup:
         self._meetings = 0
 
     def send(self, to: int, payload: Payload) -> None:
-        """Hand `payload` to rank `to`; never waits."""
+        """Hand `payload` to rank `to`; never waits. ValueError when there is no such rank."""
         if self._room.cause is not None:
             self._room.raise_cause()
+        self._check(to)
         self._room.mail[to][self.rank].put(freeze(payload))
 
     def recv(self, source: int) -> Payload:
         """Next payload from rank `source`; TimeoutError when none comes in time."""
         room = self._room
+        self._check(source)
         try:
             payload = room.mail[self.rank][source].get(timeout=room.timeout)
         except Empty:
@@ -105,6 +107,10 @@ class LocalGroup:
                 room.abort(room._deserted(source, [self.rank]))
             room.raise_cause()
         return payload
+
+    def _check(self, other: int) -> None:
+        if not 0 <= other < self.size:
+            raise ValueError(f"there is no rank {other} in a group of {self.size}")
 
     def gather(self, payload: Payload, label: str = "gather") -> list[Payload]:
         """Every rank's payload, in rank order, on every rank."""

@@ -41,7 +41,7 @@ def run(
         program: a `Program`, or any object with its four methods.
         parts: what `init` gets, one entry a rank; ranks are threads.
         seed: whole number; rank p's generator is keyed by (seed, p).
-        callback: called on rank 0 before every round with (round, plan, reports).
+        callback: called on rank 0 with (round, plan, reports) before every round, and once with plan None.
         round_timeout: seconds a rank waits for the others in one exchange.
 
     Raises:

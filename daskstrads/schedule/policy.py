@@ -45,8 +45,8 @@ class Policy:
     needs_reports = True
 
     def begin(self, size: int, seed: int) -> Policy:
-        """Fresh copy for one run with `size` ranks."""
-        return copy.copy(self)
+        """Fresh copy for one run with `size` ranks; ranks share nothing."""
+        return copy.deepcopy(self)
 
     def __call__(self, round: int, reports: list[Any] | None) -> Any:
         """Plan of `round`, or None to stop."""
@@ -98,7 +98,10 @@ class RoundRobin(Policy):
         """Ids of this round's block, or None to stop."""
         sweep, place = divmod(round, self.rounds_per_sweep)
         if self.tol is not None and reports is not None:
-            self._largest = max(self._largest, *(abs(float(report)) for report in reports))
+            changes = [abs(float(report)) for report in reports]
+            if np.isnan(changes).any():
+                raise FloatingPointError(f"rank {int(np.argmax(np.isnan(changes)))} reported a change of nan")
+            self._largest = max(self._largest, *changes)
             if place == 0:
                 if self._largest <= self.tol:
                     return None
