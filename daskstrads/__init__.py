@@ -12,6 +12,7 @@ _HOMES = {
     "Gather": "engine.program",
     "Lasso": "algos.lasso",
     "Program": "engine.program",
+    "Report": "schedule",
     "Rotate": "engine.program",
     "Rotation": "schedule",
     "RoundRobin": "schedule",
@@ -29,6 +30,7 @@ __all__ = [
     "Gather",
     "Lasso",
     "Program",
+    "Report",
     "Rotate",
     "Rotation",
     "RoundRobin",
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from .comm.local import launch
     from .engine.program import Gather, Program, Rotate, Scatter, Sum
     from .engine.run import Run, run
-    from .schedule import DynamicPriority, Rotation, RoundRobin
+    from .schedule import DynamicPriority, Report, Rotation, RoundRobin
     from .sparse_reduce import Stream
 
 

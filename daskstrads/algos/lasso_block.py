@@ -8,6 +8,7 @@ import numpy as np
 
 from ..partition import Compressed, Slab
 from ..schedule import Recency, Report, independent, strongest
+from .design import dot
 from .objective import Penalty, local_terms
 
 __all__ = [
@@ -144,10 +145,10 @@ def simultaneous(
         step[kept] = new[kept] - coef[kept]
         after = coef + step
         rise = (
-            0.5 * step @ np.einsum("ij,j->i", gram, step)
-            - grad @ step
+            0.5 * dot(step, np.einsum("ij,j->i", gram, step))
+            - dot(grad, step)
             + penalty.lam * (np.abs(after).sum() - np.abs(coef).sum())
-            + 0.5 * penalty.beta * (after @ after - coef @ coef)
+            + 0.5 * penalty.beta * (dot(after, after) - dot(coef, coef))
         )
         if rise <= 0 or len(kept) <= 1:
             return after

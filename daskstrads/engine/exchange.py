@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..comm.group import freeze
+from ..comm.group import Group, freeze, rebuild
 from ..sparse_reduce import Stream, tree_sum
 from ..sparse_reduce.tree import check_alike, describe
 from .program import Gather, Rotate, Scatter, Sum
@@ -17,8 +18,10 @@ _KINDS = (Sum, Scatter, Gather, Rotate)
 _NUMBERS = np.generic | int | float | complex
 
 
-def exchange(sent: Any, group: Any, checksum: int = 0) -> tuple[Any, list[int]]:
-    """Carry out what push returned, in one meeting; what this rank receives, and all ranks' checksums.
+def exchange(sent: Any, group: Group, checksum: int, compare: Callable[[list[int]], None]) -> Any:
+    """Carry out what push returned, in one meeting; what this rank receives.
+
+    `compare` is given all ranks' checksums before anything else is looked at.
 
     Totals are summed over the fixed tree T(P) (`sparse_reduce.tree`), so they do not depend on who
     carries the values.
@@ -31,13 +34,13 @@ def exchange(sent: Any, group: Any, checksum: int = 0) -> tuple[Any, list[int]]:
     wanted = _as_exchanges(sent)
     label = "push(" + ", ".join(type(entry).__name__ for entry in wanted) + ")"
     entries = group.meet((checksum, [_payload(entry, group.size) for entry in wanted]), label)
+    compare([values[0] for values in entries])
     received = tuple(
         _receive(entry, [values[1][place] for values in entries], group) for place, entry in enumerate(wanted)
     )
-    checksums = [values[0] for values in entries]
     if sent is None:
-        return None, checksums
-    return (received if isinstance(sent, tuple) else received[0]), checksums
+        return None
+    return received if isinstance(sent, tuple) else received[0]
 
 
 def _as_exchanges(sent: Any) -> list[Any]:
@@ -65,22 +68,37 @@ def _payload(entry: Any, size: int) -> Any:
     if isinstance(entry, Scatter):
         return _pieces(entry, size)
     if isinstance(entry, Sum):
-        return value if isinstance(value, Stream | _NUMBERS) else freeze(np.asarray(value))
-    return value if isinstance(value, Stream) else freeze(value)
+        return value if isinstance(value, Stream | _NUMBERS) else _array(value, "Sum")
+    return _frozen(value)
+
+
+def _array(value: Any, exchange: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        kind = "an array of objects" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise TypeError(
+            f"{exchange} takes an array of numbers, a number or a Stream; {kind} cannot be exchanged"
+            + ("; Stream.from_scipy makes one of a sparse vector" if hasattr(value, "tocoo") else "")
+        )
+    return freeze(array)
+
+
+def _frozen(value: Any) -> Any:
+    """`freeze` that lets Streams, which are read-only, pass at any depth."""
+    if isinstance(value, Stream):
+        return value
+    return rebuild(value, _frozen) if isinstance(value, tuple | list | dict) else freeze(value)
 
 
 def _copied(value: Any) -> Any:
     """`value` with every array replaced by a writeable copy that its receiver owns."""
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if isinstance(value, Stream):
+        return value
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            freeze(value)  # raises
         return value.copy(order="K")
-    if isinstance(value, tuple):
-        entries = [_copied(entry) for entry in value]
-        return value._make(entries) if hasattr(value, "_make") else tuple(entries)
-    if isinstance(value, list):
-        return [_copied(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: _copied(entry) for key, entry in value.items()}
-    return value if isinstance(value, Stream) else freeze(value)
+    return rebuild(value, _copied) if isinstance(value, tuple | list | dict) else freeze(value)
 
 
 def _receive(entry: Any, values: list[Any], group: Any) -> Any:
@@ -103,7 +121,7 @@ def _pieces(entry: Scatter, size: int) -> tuple[np.ndarray, tuple[int, ...]]:
     """The array to cut, and where."""
     if isinstance(entry.value, Stream):
         raise TypeError("Scatter takes arrays; turn the Stream into an array with .dense() first")
-    array = freeze(np.asarray(entry.value))
+    array = _array(entry.value, "Scatter")
     if array.ndim == 0:
         raise ValueError("Scatter needs an array with an axis 0 to cut, got a scalar")
     if entry.bounds is None:

@@ -21,7 +21,7 @@ class Sum:
 class Scatter:
     """Exchange: rank p receives the total of piece p of `value`, cut along axis 0.
 
-    `bounds` (size + 1 offsets, the same on all ranks) says where; None cuts evenly.
+    `bounds` (size + 1 offsets, the same on all ranks) says where; None: piece p starts at len * p // size.
     """
 
     value: Any
@@ -55,6 +55,9 @@ class Program:
     - `pull(shard, plan, received, sent) -> report`: commit to this shard. `received` mirrors what push
       returned (a tuple for a tuple); `sent` is what this rank pushed.
 
+    What is exchanged, plans and reports are made of arrays, numbers, strings, None, and tuples, lists and
+    dicts of these; exchanges may hold Streams too. Shards are anything.
+
     State private to a rank may be written in push; state replicated over ranks is written by pull alone,
     from `received`. `replicas` names the shard's replicated arrays: their checksums travel with every
     round, and ranks that disagree are an error.
@@ -72,7 +75,7 @@ _SIGNATURES = {
 
 
 def check_program(program: Any) -> None:
-    """Raise TypeError naming every method that is missing, misspelt or takes the wrong arguments."""
+    """Raise TypeError naming the first method that is missing, misspelt or takes the wrong arguments."""
     if isinstance(program, type):
         raise TypeError(f"run() takes a program, got the class {program.__name__}; call it first")
     name = type(program).__name__

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..comm.group import freeze
+from ..comm.group import Group, freeze, note
 from ..comm.local import DEFAULT_TIMEOUT, launch
 from ..schedule.policy import Policy
 from .exchange import exchange
@@ -35,21 +36,27 @@ def run(
     """Run `program` with one rank a part until its schedule returns None (STRADS, section 2).
 
     A round is: plan = schedule(round, reports); sent = push(shard, plan); exchange;
-    report = pull(shard, plan, received, sent). Bits depend on the parts alone, not on timing.
+    report = pull(shard, plan, received, sent). Bits depend on the parts and the seed, not on timing.
 
     Args:
         program: a `Program`, or any object with its four methods.
         parts: what `init` gets, one entry a rank; ranks are threads.
         seed: whole number; rank p's generator is keyed by (seed, p).
-        callback: called on rank 0 with (round, plan, reports) before every round, and once with plan None.
+        callback: called on rank 0 with (round, plan, reports) before every round, and once with plan None;
+            reports are None where the schedule needs none.
         round_timeout: seconds a rank waits for the others in one exchange.
 
     Raises:
         TypeError: a method is missing, misspelt or takes the wrong arguments (before round 0).
+        ValueError: no parts, or a seed or timeout out of range.
         RuntimeError: ranks disagree about replicated state or about what to exchange.
         Exception: whatever a rank raised, with a note that names rank, phase and round.
     """
     check_program(program)
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, got {callback!r}")
 
     def live(group: Any, part: Any) -> Run:
         return _Rank(program, group, seed, callback).run(part)
@@ -61,7 +68,7 @@ def run(
 class _Rank:
     """One rank's side of the loop."""
 
-    def __init__(self, program: Any, group: Any, seed: int, callback: Any):
+    def __init__(self, program: Any, group: Group, seed: int, callback: Any):
         self.program = program
         self.group = group
         self.seed = seed
@@ -84,14 +91,14 @@ class _Rank:
                 phase = "schedule"
                 plan = self.plan(number, report)
                 if self.callback is not None:
+                    phase = "callback"
                     self.callback(number, plan, self.reports)
                 if plan is None:
                     break
                 phase = "push"
                 sent = program.push(shard, plan)
                 phase = "exchange"
-                received, checksums = exchange(sent, group, checksum)
-                self.compare(checksums)
+                received = exchange(sent, group, checksum, self.compare)
                 phase = "pull"
                 # Frozen: a policy reads it while this rank goes on writing to its shard.
                 report = freeze(program.pull(shard, plan, received, sent))
@@ -102,7 +109,7 @@ class _Rank:
             self.compare([entry[0] for entry in final])
             reports = [entry[1] for entry in final]
         except Exception as error:
-            error.add_note(f"in phase {phase} of round {number}, {type(program).__name__}")
+            note(error, f"in phase {phase} of round {number}, {type(program).__name__}")
             raise
         return Run([shard], number, reports)
 
@@ -131,25 +138,30 @@ class _Rank:
 
 
 def _checksum(program: Any, shard: Any) -> int:
-    """The replicas' bits as one 64-bit word: cheap, and enough to see a disagreement."""
+    """The replicas' bits, dtypes and shapes as one 64-bit word: cheap, and enough to see a disagreement."""
     total = 0
     for name in getattr(program, "replicas", ()):
-        array = np.ascontiguousarray(getattr(shard, name))
-        raw = array.reshape(-1).view(np.uint8)
+        replica = np.asarray(getattr(shard, name))
+        if replica.dtype.hasobject:
+            kind = type(getattr(shard, name)).__name__
+            raise TypeError(f"replicas: {name!r} must be an array or a number of the shard, got {kind}")
+        kind = zlib.crc32(f"{replica.dtype.str}{replica.shape}".encode())
+        raw = np.ascontiguousarray(replica).reshape(-1).view(np.uint8)
         whole = raw.size // 8 * 8
         words, rest = raw[:whole].view(np.uint64), raw[whole:].astype(np.uint64)
-        total = (total * 31 + _weighted(words) + _weighted(rest) + array.size) % 2**64
+        total = (total * 31 + kind + _weighted(words) + _weighted(rest)) % 2**64
     return total
 
 
-# One a place, so that equal values at different places show (ranks that mix up local and global ids).
-_WEIGHTS = np.random.default_rng(0).integers(0, 2**63, 1021, np.uint64) | np.uint64(1)
+_WEIGHTS = np.random.default_rng(0).integers(0, 2**63, 1024, np.uint64) | np.uint64(1)
+_ROW_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: a row's weight never returns
 
 
 def _weighted(words: np.ndarray) -> int:
-    """Sum of weight x word, the weights repeated: one pass over the words at the speed of a plain sum."""
+    """Sum of weight x word with another weight at every place, so that equal values that swap places show."""
+    words = words ^ (words >> np.uint64(32))  # a short float has only high bits, and those leave the product
     whole = len(words) // len(_WEIGHTS) * len(_WEIGHTS)
-    total = words[:whole].reshape(-1, len(_WEIGHTS)).sum(axis=0)
-    total[: len(words) - whole] += words[whole:]
-    total ^= total >> np.uint64(32)  # a short float has only high bits, and those leave the product
-    return int(np.dot(total, _WEIGHTS))
+    rows = np.einsum("ij,j->i", words[:whole].reshape(-1, len(_WEIGHTS)), _WEIGHTS)
+    rows = np.append(rows, np.einsum("i,i", words[whole:], _WEIGHTS[: len(words) - whole]))
+    rows ^= rows >> np.uint64(29)
+    return int(np.einsum("i,i", rows, np.arange(1, 2 * len(rows), 2, dtype=np.uint64) * _ROW_FACTOR))

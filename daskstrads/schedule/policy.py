@@ -59,6 +59,10 @@ class RoundRobin(Policy):
     Stops after `sweeps` sweeps or, with `tol`, after a whole sweep in which no rank reported (as a plain
     number) a change above `tol`. `shuffled` draws a new order each sweep. This is STRADS' baseline
     schedule and its schedule for matrix factorisation (sections 3 and 4).
+
+    Raises:
+        ValueError: no variables, a block below 1, or neither sweeps nor tol.
+        TypeError: with tol, a report that is no number. FloatingPointError: one that is nan.
     """
 
     def __init__(
@@ -98,6 +102,8 @@ class RoundRobin(Policy):
         """Ids of this round's block, or None to stop."""
         sweep, place = divmod(round, self.rounds_per_sweep)
         if self.tol is not None and reports is not None:
+            if not all(isinstance(report, int | float | np.number) for report in reports):
+                raise TypeError("RoundRobin with tol needs pull to return a number: the size of the change")
             changes = [abs(float(report)) for report in reports]
             if np.isnan(changes).any():
                 raise FloatingPointError(f"rank {int(np.argmax(np.isnan(changes)))} reported a change of nan")
@@ -156,18 +162,29 @@ class DynamicPriority(Policy):
     STRADS (section 4) draws candidates with probability |recent change| + eta over all J variables, O(J)
     a draw. Here every rank proposes its own best (`Recency`, `strongest`) and the policy merges the
     proposals, O(proposals). Weights of inf must be in, and the block grows to `growth` times their number.
-    Nothing proposed: an empty block.
+    Reports must be `Report`s. The first block is empty (nothing is proposed yet); stops when nothing is, or
+    after `rounds` rounds.
+
+    Raises:
+        ValueError: a block below 1.
+        TypeError: reports of another kind.
     """
 
-    def __init__(self, block: int, *, growth: float = 0.0):
+    def __init__(self, block: int, *, growth: float = 0.0, rounds: int | None = None):
         if block < 1:
             raise ValueError(f"block must be at least 1, got {block}")
-        self.block, self.growth = block, growth
+        self.block, self.growth, self.rounds = block, growth, rounds
 
-    def __call__(self, round: int, reports: list[Report] | None) -> np.ndarray:
-        """Ids of this round's block."""
-        if not reports:
+    def __call__(self, round: int, reports: list[Report] | None) -> np.ndarray | None:
+        """Ids of this round's block, or None to stop."""
+        if self.rounds is not None and round >= self.rounds:
+            return None
+        if reports is None:
             return np.empty(0, np.int64)
+        if not all(isinstance(report, Report) for report in reports):
+            raise TypeError("DynamicPriority needs pull to return a daskstrads.Report (ids, weights, terms)")
+        if not any(len(report.ids) for report in reports):
+            return None
         ids = np.concatenate([report.ids for report in reports])
         weights = np.concatenate([report.weights for report in reports])
         size = max(self.block, int(self.growth * np.count_nonzero(np.isinf(weights))))

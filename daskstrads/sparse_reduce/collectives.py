@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..comm.group import Group
+from ..comm.group import Group, freeze
 from .stream import Stream
 from .tree import add, check_alike, describe, fold, sum_alike, tree_sum
 
@@ -51,7 +51,7 @@ def _auto(value: Stream | np.ndarray, own: tuple, group: Group) -> Any:
     # Streams differ in bytes from rank to rank, so each shows what it has and all decide by the same list.
     shown = None
     if value.nbytes <= MEETING_BYTES:
-        shown = value if isinstance(value, Stream) or not value.flags.writeable else value.copy()
+        shown = value if isinstance(value, Stream) else freeze(value)
     entries = meet((own, shown), "allreduce")
     check_alike({rank: entry[0] for rank, entry in enumerate(entries)})
     if all(entry[1] is not None for entry in entries):
@@ -66,7 +66,7 @@ def _recursive_doubling(value: Stream | np.ndarray, own: tuple, group: Group) ->
     total, node = value, rank - pairs
     if rank < 2 * pairs:
         if rank % 2:
-            _send(group, rank - 1, _promised(value))  # read before the total comes back: no copy needed
+            _send(group, rank - 1, value)
             return _private(_receive(group, rank - 1, own))
         total, node = add(value, _receive(group, rank + 1, own)), rank // 2
     distance = 1
@@ -74,7 +74,7 @@ def _recursive_doubling(value: Stream | np.ndarray, own: tuple, group: Group) ->
         other = node ^ distance
         peer = 2 * other if other < pairs else other + pairs
         # A total made here is never written again; the caller's own array is, and is copied on its way.
-        _send(group, peer, total if total is value else _promised(total))
+        _send(group, peer, total if total is value else _final(total))
         received = _receive(group, peer, own)
         # Lower node first: every rank adds in one order, so totals agree bit for bit.
         total = add(total, received) if node < other else add(received, total)
@@ -97,13 +97,11 @@ def _receive(group: Group, source: int, own: tuple) -> Stream | np.ndarray:
     return received
 
 
-def _promised(total: Stream | np.ndarray) -> Stream | np.ndarray:
-    """`total` as a read-only view, which travels by reference."""
-    if isinstance(total, Stream):
-        return total
-    view = total.view()
-    view.flags.writeable = False
-    return view
+def _final(total: Stream | np.ndarray) -> Stream | np.ndarray:
+    """`total`, made read-only, so that it travels by reference."""
+    if not isinstance(total, Stream):
+        total.flags.writeable = False
+    return total
 
 
 def _private(total: Stream | np.ndarray) -> Stream | np.ndarray:

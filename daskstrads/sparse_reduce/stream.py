@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..comm.group import immutable
+
 __all__ = ["Stream", "adopt", "dense_is_smaller"]
 
 _DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
@@ -31,8 +33,8 @@ class Stream:
     """A vector of `size` values: sorted indices, each once, with their values; or all values (dense).
 
     `index` is uint32 (uint64 when `size` > 2**32), None when dense; `value` is float32, float64, int32 or
-    int64. Both are read-only. `Stream(size, index, value)` checks its arguments and copies writeable arrays
-    (a read-only array is a promise not to change it); `from_dense`, `from_coo` and `from_scipy` convert.
+    int64. Both are read-only. `Stream(size, index, value)` checks its arguments and copies what
+    somebody could write to; `from_dense`, `from_coo` and `from_scipy` convert.
 
     The sum of two streams never drops an entry: where values cancel, a stored 0 stays. NaN and infinities
     follow IEEE 754, integers wrap round. Which bits a NaN has is left open.
@@ -286,7 +288,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 
 def _owned(array: np.ndarray) -> np.ndarray:
-    return _read_only(array.copy() if array.flags.writeable else array)
+    return _read_only(array if immutable(array) else array.copy())
 
 
 def _names() -> str:

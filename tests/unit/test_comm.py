@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -5,6 +6,7 @@ import sys
 import threading
 import time
 from collections import namedtuple
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import daskstrads
 from daskstrads.comm.group import Aborted, Group, freeze
 from daskstrads.comm.local import LocalGroup, launch
+from daskstrads.sparse_reduce import allreduce
 
 SOON = 5.0  # seconds: far above what an end of all ranks takes, far below the timeouts given
 Pair = namedtuple("Pair", "left right")
@@ -120,8 +123,8 @@ def test_freeze_keeps_values_and_layout():
 )
 @pytest.mark.parametrize("size", [1, 2])
 def test_object_arrays_are_refused(payload, size):
-    ends_soon(TypeError, "object arrays cannot be exchanged", lambda g, _: g.gather(payload), [0] * size)
-    ends_soon(TypeError, "object arrays cannot be exchanged", lambda g, _: g.send(0, payload), [0] * size)
+    ends_soon(TypeError, "array of objects cannot be exchanged", lambda g, _: g.gather(payload), [0] * size)
+    ends_soon(TypeError, "array of objects cannot be exchanged", lambda g, _: g.send(0, payload), [0] * size)
 
 
 @pytest.mark.parametrize("payload", [{1}, object(), int, lambda: 0])
@@ -211,7 +214,7 @@ def test_a_rank_that_returns_early_is_named(wait, delays):
         if group.rank != 1:
             wait(group)
 
-    told = r"rank 1 has returned while rank\(s\) \[.*\] wait for it"
+    told = r"rank\(s\) \[1\] returned while rank\(s\) \[.*\] wait for them"
     ends_soon(RuntimeError, told, rank, [None] * 3)
 
 
@@ -403,3 +406,107 @@ def started(seconds=1.0):
 def test_no_such_rank(call, other):
     with pytest.raises(ValueError, match=f"no rank {other} in a group of 2"):
         launch(lambda group, _: call(group, other), [0, 1])
+
+
+@dataclass(frozen=True)
+class TakesNoNote(Exception):  # noqa: N818
+    what: str
+
+
+def test_an_error_that_takes_no_note_is_still_the_root_cause():
+    def rank(group, part):
+        if group.rank == 1:
+            raise TakesNoNote("boom")
+        return group.gather(1)
+
+    ends_soon(TakesNoNote, "boom", rank, range(3), timeout=60)
+
+
+@pytest.mark.parametrize(
+    "view", [np.diagonal, lambda a: np.broadcast_to(a[0], (2, 3)), lambda a: read_only(a[:2])]
+)
+def test_a_read_only_view_of_what_can_change_is_copied(view):
+    mine = np.arange(9.0).reshape(3, 3)
+    frozen = freeze(view(mine))
+    wanted = view(mine).copy()
+    mine[:] = -1
+    np.testing.assert_array_equal(frozen, wanted)
+
+
+def test_containers_are_not_shared_between_ranks():
+    def rank(group, part):
+        got = group.gather({"a": [group.rank]})
+        for entry in got:
+            entry["a"].append("mine")
+        group.gather(None)
+        return got
+
+    for got in launch(rank, range(3), timeout=20):
+        assert got == [{"a": [rank, "mine"]} for rank in range(3)]
+
+
+def test_masked_arrays_are_refused():
+    with pytest.raises(TypeError, match="masked"):
+        freeze(np.ma.masked_array([1.0, 2.0], [0, 1]))
+
+
+@pytest.mark.parametrize("wait", [lambda group: group.gather(1), lambda group: group.recv(1 - group.rank)])
+def test_a_timeout_ends_the_launch_although_it_is_caught(wait):
+    def rank(group, part):
+        if group.rank == 1:
+            time.sleep(0.6)
+        with contextlib.suppress(TimeoutError):
+            wait(group)
+        return group.gather(group.rank)
+
+    ends_soon(TimeoutError, "waited 0.2 s", rank, range(2), timeout=0.2)
+
+
+def mixed(group):
+    return group.gather(1) if group.rank else allreduce(np.ones(3), group)
+
+
+def mutual(group):
+    return group.recv(1 - group.rank)
+
+
+def ring(group):
+    return group.recv((group.rank + 1) % group.size)
+
+
+@pytest.mark.parametrize(
+    ("wait", "size"), [(mixed, 2), (mutual, 2), (ring, 5), (lambda group: group.recv(0), 1)]
+)
+def test_a_deadlock_is_noticed_at_once(wait, size):
+    ends_soon(RuntimeError, "deadlock.*rank", lambda group, _: wait(group), range(size), timeout=60)
+
+
+def test_messages_on_their_way_are_no_deadlock():
+    def rank(group, _):
+        total = 0
+        for k in range(300):
+            group.send((group.rank + 1) % group.size, k)
+            total += group.recv((group.rank - 1) % group.size)
+            if k % 7 == 0:
+                group.gather(k)
+        return total
+
+    assert launch(rank, range(4), timeout=30) == [sum(range(300))] * 4
+
+
+def test_after_the_end_nobody_waits():
+    def rank(group, _):
+        if group.rank == 0:
+            raise KeyError("root")
+        for _ in range(3):
+            with contextlib.suppress(Aborted):
+                group.recv(0)
+        return None
+
+    ends_soon(KeyError, "root", rank, range(2), timeout=60)
+
+
+def test_ranks_run_in_the_callers_context():
+    with np.errstate(divide="ignore"):
+        results = launch(lambda group, _: np.geterr()["divide"], range(2))
+    assert results == ["ignore"] * 2

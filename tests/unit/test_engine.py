@@ -238,9 +238,9 @@ def test_nothing_and_tuples_of_one(size):
         (Sum("text"), "can sum an array of numbers, a number or a Stream, got <U4 array"),
         (True, "rank 0: can sum .*, got bool"),
         (np.array([True]), "rank 0: can sum .*, got bool"),
-        (Sum(np.array([None])), "object arrays cannot be exchanged"),
-        (Gather(np.array([None])), "object arrays cannot be exchanged"),
-        (Rotate([np.array([None])]), "object arrays cannot be exchanged"),
+        (Sum(np.array([None])), "array of objects cannot be exchanged"),
+        (Gather(np.array([None])), "array of objects cannot be exchanged"),
+        (Rotate([np.array([None])]), "array of objects cannot be exchanged"),
         (Gather({1, 2}), "a set cannot be exchanged"),
         (Rotate(object()), "a object cannot be exchanged"),
     ],
@@ -519,7 +519,7 @@ def test_a_failure_names_rank_phase_and_round(phase, round, size):
         run(Fails(phase, round, rank), range(size))
     assert time.monotonic() - start < SOON
     where = f"in phase {phase} of round {round}, Fails"
-    assert caught.value.__notes__ == [where, *([f"raised on rank {rank} of {size}"] if size > 1 else [])]
+    assert caught.value.__notes__ == [where, f"raised on rank {rank} of {size}"]
 
 
 def test_a_report_that_cannot_travel():
@@ -598,6 +598,62 @@ def swap(x, rank):
         x[[3, 4]] = x[[4, 3]]
 
 
+def swapped(apart):
+    def wrong(x, rank):
+        if rank == 2:
+            x[[7, 7 + apart]] = x[[7 + apart, 7]]
+
+    return wrong
+
+
+def reshaped(shard):
+    shard.x = shard.x.reshape(3, 2)
+
+
+def retyped(shard):
+    shard.x = shard.x.astype(np.int64)
+
+
+@pytest.mark.parametrize("change", [reshaped, retyped])
+def test_replicas_of_another_shape_or_dtype_differ(change):
+    class Changed(Replicated):
+        def pull(self, shard, plan, received, sent):
+            if shard.rank == 1:
+                change(shard)
+
+        def push(self, shard, plan):
+            return None
+
+    with pytest.raises(RuntimeError, match="differs between ranks"):
+        run(Changed(None, np.zeros((2, 3))), range(2))
+
+
+def test_replicas_are_compared_before_what_they_lead_to():
+    class Grows(Replicated):
+        def pull(self, shard, plan, received, sent):
+            shard.x = np.zeros(3 + shard.rank)
+
+    with pytest.raises(RuntimeError, match="differs between ranks"):
+        run(Grows(None, np.zeros(3)), range(2))
+
+
+def test_a_replica_that_is_no_array():
+    class Odd(Replicated):
+        def init(self, part, rank, size, rng):
+            return SimpleNamespace(x=None, n=3, rank=rank)
+
+    with pytest.raises(TypeError, match="replicas: 'x' must be an array"):
+        run(Odd(None, np.zeros(3)), range(2))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seed": None}, {"seed": -1}, {"round_timeout": 0}, {"round_timeout": None}]
+)
+def test_options_out_of_range(wrong):
+    with pytest.raises(ValueError, match="must be"):
+        run(Plain(), range(2), **wrong)
+
+
 @pytest.mark.parametrize("rounds", [2, 3])  # the last round is compared too
 @pytest.mark.parametrize(
     ("wrong", "x"),
@@ -609,6 +665,7 @@ def swap(x, rank):
         (lambda x, rank: x.__setitem__(rank // 2, 7.5), np.zeros(5)),  # equal values at different places
         (lambda x, rank: x.__setitem__(2000 + rank // 2, 7.5), np.zeros(5000)),
         (swap, np.arange(6.0)),
+        *((swapped(apart), np.arange(5000.0)) for apart in (1, 1021, 1023, 1024, 2048)),
     ],
 )
 def test_replicas_that_differ_are_an_error_that_names_the_ranks(wrong, x, rounds):

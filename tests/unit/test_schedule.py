@@ -139,7 +139,6 @@ def test_rotation_without_sweeps():
         (1, 1, [([3, 5], [np.inf, 1]), ([2], [np.inf])], [2, 3]),
         (1, 1.5, [([3, 5], [np.inf, 1]), ([2, 8], [np.inf, 4])], [2, 3, 8]),
         (2, 0, [([], []), ([5], [1])], [5]),
-        (2, 0, [([], []), ([], [])], []),
     ],
 )
 def test_dynamic_priority_merges_proposals(block, growth, proposals, wanted):
@@ -356,3 +355,19 @@ def test_round_robin_does_not_take_nan_for_no_change():
     policy(0, None)
     with pytest.raises(FloatingPointError, match="rank 1"):
         policy(1, [0.0, float("nan")])
+
+
+def test_dynamic_priority_ends():
+    policy = DynamicPriority(2, rounds=3)
+    some = [proposal([1], [1.0])]
+    assert list(policy(0, None)) == []  # nothing is proposed yet
+    assert list(policy(2, some)) == [1]
+    assert policy(3, some) is None
+    assert policy(1, [proposal([], [])]) is None
+    with pytest.raises(TypeError, match=r"daskstrads\.Report"):
+        policy(1, [0.5])
+
+
+def test_round_robin_with_tol_needs_numbers():
+    with pytest.raises(TypeError, match="pull to return a number"):
+        RoundRobin(2, tol=1.0)(1, [None])
