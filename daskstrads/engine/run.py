@@ -143,8 +143,8 @@ def _checksum(program: Any, shard: Any) -> int:
     for name in getattr(program, "replicas", ()):
         replica = np.asarray(getattr(shard, name))
         if replica.dtype.hasobject:
-            kind = type(getattr(shard, name)).__name__
-            raise TypeError(f"replicas: {name!r} must be an array or a number of the shard, got {kind}")
+            found = type(getattr(shard, name)).__name__
+            raise TypeError(f"replicas: {name!r} must be an array or a number of the shard, got {found}")
         kind = zlib.crc32(f"{replica.dtype.str}{replica.shape}".encode())
         raw = np.ascontiguousarray(replica).reshape(-1).view(np.uint8)
         whole = raw.size // 8 * 8
