@@ -20,7 +20,7 @@ _HOMES = {
     "Scatter": "engine.program",
     "Stream": "sparse_reduce",
     "Sum": "engine.program",
-    "launch": "comm.local",
+    "launch": "engine.run",
     "run": "engine.run",
 }
 
@@ -44,9 +44,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .algos.lasso import ElasticNet, Lasso
-    from .comm.local import launch
     from .engine.program import Gather, Program, Rotate, Scatter, Sum
-    from .engine.run import Run, run
+    from .engine.run import Run, launch, run
     from .schedule import DynamicPriority, Report, Rotation, RoundRobin
     from .sparse_reduce import Stream
 

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 
 import daskstrads
 from daskstrads import DynamicPriority, Program, run
-from daskstrads.algos.lasso_block import Rules
+from daskstrads.algos.lasso_block import Piece, Rules, assembled
 from daskstrads.algos.lasso_columns import ColumnPart, LassoColumns
 from daskstrads.algos.lasso_rows import LassoRows, RowPart
 from daskstrads.algos.objective import Distance, Penalty
@@ -227,6 +227,13 @@ def package_lasso(axis, parallel=False, sparse=False, shape=None):
     def objective(coef, intercept):
         return np.sum((y - X @ coef - intercept) ** 2) / (2 * n) + alpha * np.abs(coef).sum()
 
+    def model(states):  # what the run returned, or shards on their way
+        if isinstance(states[0], Piece):
+            return assembled(states)
+        own = states[:1] if axis == 0 else states
+        coef, mean = np.concatenate([s.coef for s in own]), np.concatenate([s.mean for s in own])
+        return coef, states[0].y_mean - np.sum(mean * coef)
+
     def oracle(_):
         coef = naive.lasso(centred, target, n * alpha)
         return coef, y.mean() - X.mean(axis=0) @ coef
@@ -236,7 +243,7 @@ def package_lasso(axis, parallel=False, sparse=False, shape=None):
         lambda: program(policy(), penalty, rules),
         parts,
         ("coef", "mean", "y_mean"),
-        program.coefficients,
+        model,
         oracle,
         close=1e-6,
         alike=1e-6,

@@ -30,6 +30,20 @@ def test_first_python_block_of_the_readme_runs():
     assert names["model"].dual_gap_ <= 1e-4 * y.var()
 
 
+def test_cluster_block_of_the_readme_runs(tmp_path):
+    (tmp_path / "cluster.py").write_text(blocks("python")[1])
+    done = subprocess.run(
+        [sys.executable, "cluster.py"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dask.array" in done.stdout
+
+
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_example_runs_as_it_stands(example, tmp_path):
     if "matplotlib" in example.read_text():

@@ -150,7 +150,7 @@ class SparseDesign:
         mean, spread = np.empty(self.shape[1]), np.empty(self.shape[1])
         weight = _read_only(weight)
         if self.by_columns:
-            kernels.sparse_moments_across(*self._arrays, self.shape[0], weight, centre, mean, spread)
+            kernels.sparse_moments_across(*self._arrays, weight, centre, mean, spread)
         else:
             kernels.sparse_moments_along(*self._arrays, weight, centre, mean, spread)
         return mean, spread
@@ -233,7 +233,10 @@ def dot(a: np.ndarray, b: np.ndarray) -> float:
 def weighted_mean(weight: np.ndarray, v: np.ndarray) -> float:
     """Weighted mean of v, exact when v is constant; 0 without weight."""
     total = float(weight.sum())
-    return float(v[0]) + dot(weight, v - v[0]) / total if total > 0 else 0.0
+    if not total > 0:
+        return 0.0
+    first = v[np.argmax(weight > 0)]
+    return float(first) + dot(weight, v - first) / total
 
 
 def columns_gram(

@@ -74,16 +74,29 @@ def dense_pick_axpys(flat, stride, length, ids, coef, out):
             out[i] += c * flat[start + i]
 
 
-# Means are taken relative to a column's first value: a constant column then has spread 0 exactly.
+# Means are taken relative to a column's first value that has weight: what is constant has spread 0 exactly.
+@njit(nogil=True, cache=True)
+def leading(weight):
+    """Place of the first positive weight (0 when there is none), and how many there are."""
+    lead, count = 0, 0
+    for i in range(weight.size):
+        if weight[i] > 0.0:
+            if count == 0:
+                lead = i
+            count += 1
+    return lead, count
+
+
 @njit(nogil=True, cache=True, fastmath=FAST)
 def dense_moments_across(flat, stride, length, weight, centre, mean, spread):
     """Mean and centred weighted sum of squares of every vector (X compressed along its columns)."""
     total = weight.sum()
+    lead, _ = leading(weight)
     for o in range(mean.size):
         start = o * stride
         m = 0.0
         if centre and total > 0:
-            first = np.float64(flat[start])
+            first = np.float64(flat[start + lead])
             for i in range(length):
                 m += weight[i] * (flat[start + i] - first)
             m = first + m / total
@@ -99,15 +112,16 @@ def dense_moments_along(flat, stride, count, weight, centre, mean, spread):
     """Mean and centred weighted sum of squares of every position over the vectors (X in rows)."""
     length = mean.size
     total = weight.sum()
+    lead = leading(weight)[0] * stride
     mean[:] = 0.0
     spread[:] = 0.0
     if centre and total > 0:
         for o in range(count):
             w = weight[o] / total
             for i in range(length):
-                mean[i] += w * (flat[o * stride + i] - np.float64(flat[i]))
+                mean[i] += w * (flat[o * stride + i] - np.float64(flat[lead + i]))
         for i in range(length):
-            mean[i] += flat[i]
+            mean[i] += flat[lead + i]
     for o in range(count):
         w = weight[o]
         for i in range(length):
@@ -161,14 +175,22 @@ def sparse_pick_axpys(values, indices, offsets, ids, coef, out):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def sparse_moments_across(values, indices, offsets, length, weight, centre, mean, spread):
+def sparse_moments_across(values, indices, offsets, weight, centre, mean, spread):
     """Mean and centred weighted sum of squares of every vector, its zeros counted."""
     total = weight.sum()
+    _, rows = leading(weight)
     for o in range(mean.size):
         start, stop = offsets[o], offsets[o + 1]
-        m = 0.0
+        m, first, stored = 0.0, 0.0, 0
+        if 0 < rows <= stop - start:
+            for k in range(start, stop):
+                if weight[indices[k]] > 0.0:
+                    if stored == 0:
+                        first = np.float64(values[k])
+                    stored += 1
+            if stored < rows:
+                first = 0.0
         if centre and total > 0:
-            first = np.float64(values[start]) if stop > start and stop - start == length else 0.0
             for k in range(start, stop):
                 m += weight[indices[k]] * (values[k] - first)
             m = first + m / total
@@ -177,7 +199,7 @@ def sparse_moments_across(values, indices, offsets, length, weight, centre, mean
             x = values[k] - m
             s += weight[indices[k]] * x * x
             held += weight[indices[k]]
-        if stop - start < length:
+        if stored < rows:
             s += max(total - held, 0.0) * m * m
         mean[o], spread[o] = m, s
 
@@ -187,6 +209,7 @@ def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread)
     """Mean and centred weighted sum of squares of every position over the vectors, zeros counted."""
     total = weight.sum()
     count = offsets.size - 1
+    lead, rows = leading(weight)
     held = np.zeros(mean.size)
     stored = np.zeros(mean.size, np.int64)
     first = np.zeros(mean.size)
@@ -195,10 +218,10 @@ def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread)
     for o in range(count):
         for k in range(offsets[o], offsets[o + 1]):
             held[indices[k]] += weight[o]
-            stored[indices[k]] += 1
+            stored[indices[k]] += weight[o] > 0.0
     if centre and total > 0:
-        for k in range(offsets[0], offsets[1]):
-            if stored[indices[k]] == count:
+        for k in range(offsets[lead], offsets[lead + 1]):
+            if stored[indices[k]] == rows:
                 first[indices[k]] = values[k]
         for o in range(count):
             w = weight[o] / total
@@ -212,7 +235,7 @@ def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread)
             x = values[k] - mean[indices[k]]
             spread[indices[k]] += w * x * x
     for i in range(mean.size):
-        if stored[i] < count:
+        if stored[i] < rows:
             spread[i] += max(total - held[i], 0.0) * mean[i] * mean[i]
 
 

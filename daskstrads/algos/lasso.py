@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,11 +18,11 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from ..comm.local import launch
-from ..engine.run import run
-from ..partition import Slab, split
+from ..engine.run import ranks_available, run
+from ..partition import Slab, split, split_axis
 from ..schedule import Certified, DynamicPriority, Plan, Policy, Report, RoundRobin
 from .design import SparseDesign
-from .lasso_block import Rules
+from .lasso_block import Rules, assembled
 from .lasso_columns import ColumnPart, LassoColumns
 from .lasso_rows import LassoRows, RowPart
 from .objective import Distance, Penalty, gap_of, primal_of
@@ -33,9 +34,40 @@ _COLUMN_BLOCK = (
     2000,
 )  # columns of an exact block, fewer where they are long: sweeps over it are not shared
 _BLOCK_ENTRIES = 1_000_000
-_ROW_BLOCK = 512  # smaller: its Gram matrix costs rows x block^2
+_ROW_BLOCK = 128  # to begin with: its Gram matrix costs rows x block^2
 _PARALLEL_BLOCK = 64  # STRADS' schedule size
 _WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
+
+
+def _check_sparse(X: Any, converted: bool) -> None:
+    """Raise ValueError for a CSR or CSC matrix that points outside its arrays; scipy would crash on it.
+
+    Indices are looked at where X is `converted`; otherwise the ranks do that in their first pass.
+    """
+    starts = X.indptr
+    if len(starts) == 0 or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > len(X.data):
+        raise ValueError("sparse X is damaged: its indptr must ascend from 0 to the number of entries")
+    length = X.shape[1] if X.format == "csr" else X.shape[0]
+    stored = X.indices[: starts[-1]]
+    if converted and len(stored) and not (stored.min() >= 0 and stored.max() < length):
+        raise ValueError(f"sparse X has an index outside its shape; expected indices in [0, {length})")
+
+
+class Problem(NamedTuple):
+    """What is to be fitted: X's shape, split axis, stored entries and dtype; the targets; the ranks' parts.
+
+    `flat`: y is 1-D. `weighted`: weights are not all 1. `parts(target, start coefficients)`: one part a rank,
+    or futures of them.
+    """
+
+    shape: tuple[int, int]
+    axis: int
+    entries: int
+    dtype: Any
+    targets: int
+    flat: bool
+    weighted: bool
+    parts: Callable[[int, np.ndarray], list[Any]]
 
 
 class ElasticNet(RegressorMixin, BaseEstimator):
@@ -54,7 +86,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         l1_ratio: share of the l1 term, in [0, 1].
         fit_intercept: fit c; X is centred implicitly, never copied.
         copy_X: for compatibility: X is never changed.
-        max_iter: full passes over X at most.
+        max_iter: full passes over X at most; between two, the scheduled block is swept up to 500 times.
         tol: relative duality gap; at alpha = 0, largest |cosine| between a column and the residual.
         warm_start: start from the last `coef_`.
         positive: coefficients >= 0.
@@ -64,14 +96,15 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         rho: for update="parallel": candidates whose columns correlate by rho or more are not updated
             together; None updates all of them together, which may diverge.
         n_shards: ranks, a thread each; None: the cores this process may use, fewer for small data.
-            Wide X (p > n) is split by columns, otherwise by rows.
+            Tall X (n >= 8 p) is split by rows, otherwise by columns.
         verbose: print a line a pass.
 
     Attributes:
         coef_: (p,) or (targets, p), X's float dtype. sparse_coef_: the same as a sparse matrix.
         intercept_: float or (targets,).
-        n_iter_: full passes used (one a target for several targets).
-        dual_gap_: the certificate, in units of the objective; nan at alpha = 0, where there is none.
+        n_iter_: full passes used, at most max_iter (one a target for several targets).
+        dual_gap_: the certificate, in units of the objective, of the float64 solution (before `coef_` is
+            rounded to float32 for float32 X); nan at alpha = 0, where there is none.
         n_features_in_, feature_names_in_: as in scikit-learn.
     """
 
@@ -116,35 +149,35 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             TypeError: a parameter of the wrong type.
         """
         self._check_parameters()
-        if sp.issparse(y):
-            raise TypeError(
-                "y is sparse; fit takes a dense one: y.toarray(), or .ravel() of that for one target"
-            )
-        # X's entries are checked by the ranks, in their first pass.
-        kinds = {"accept_sparse": ("csc", "csr"), "dtype": [np.float64, np.float32]}
-        X, y = validate_data(self, X, y, **kinds, multi_output=True, y_numeric=True, ensure_all_finite=False)
-        targets = np.asarray(y, np.float64).reshape(len(y), -1)
-        weight = self._weights(sample_weight, X)
-        if not np.isfinite(np.einsum("i,ij,ij->j", weight, targets, targets)).all():
-            raise ValueError("y is too large: its sum of squares overflows; rescale it")
         from .compile_kernels import compilation_announced
 
+        if hasattr(X, "__dask_graph__"):
+            from .lasso_dask import problem_of
+
+            problem = problem_of(self, X, y, sample_weight)
+        else:
+            problem = self._problem(X, y, sample_weight)
+        starts = self._start_coefficients(problem.shape[1], problem.targets)
         with compilation_announced(bool(self.verbose)):
-            fits = self._fit_targets(X, targets, weight)
+            fits = [self._fit_target(problem, k, starts[k]) for k in range(problem.targets)]
         coef, intercept, gap, passes, complaints = (list(entries) for entries in zip(*fits, strict=True))
         for complaint in filter(None, complaints):
             warnings.warn(complaint, ConvergenceWarning, stacklevel=2)
         single = len(fits) == 1
-        self.coef_ = (coef[0] if single else np.stack(coef)).astype(X.dtype)
-        offsets = np.array(intercept, X.dtype)
-        self.intercept_ = 0.0 if not self.fit_intercept else offsets[0] if np.ndim(y) == 1 else offsets
+        self.coef_ = (coef[0] if single else np.stack(coef)).astype(problem.dtype)
+        offsets = np.array(intercept, problem.dtype)
+        self.intercept_ = 0.0 if not self.fit_intercept else offsets[0] if problem.flat else offsets
         self.dual_gap_ = gap[0] if single else np.array(gap)
         self.n_iter_ = passes[0] if single else passes
         return self
 
     def predict(self, X):
-        """X b + c, (n,) or (n, targets)."""
+        """X b + c, (n,) or (n, targets); lazy, in X's row chunks, for a dask array."""
         check_is_fitted(self)
+        if hasattr(X, "__dask_graph__"):
+            from .lasso_dask import predicted
+
+            return predicted(self, X)
         X = validate_data(self, X, accept_sparse=("csr", "csc", "coo"), reset=False)
         return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
 
@@ -172,6 +205,9 @@ class ElasticNet(RegressorMixin, BaseEstimator):
                 raise TypeError(f"{name} must be {kind.__name__.lower()}, got {value!r}")
             if not low <= float(value) <= high or (name == "alpha" and np.isinf(float(value))):
                 raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
+        for name in ("fit_intercept", "copy_X", "warm_start", "positive"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         choices_of = {"selection": ("dynamic", "cyclic", "random"), "update": ("exact", "parallel")}
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
@@ -183,17 +219,53 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         if sample_weight is None:
             return np.ones(X.shape[0])
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weight.sum() > 0:
+        if not weight.any():
             raise ValueError("sample_weight is zero everywhere: there is nothing to fit")
+        weight = weight / weight.max()
+        weight[weight < 1e-290] = 0.0  # denormals lose their digits
         return weight * (len(weight) / weight.sum())
+
+    def _problem(self, X: Any, y: Any, sample_weight: Any) -> Problem:
+        """What is to be fitted, checked, and cut into shards."""
+        if sp.issparse(y):
+            raise TypeError(
+                "y is sparse; fit takes a dense one: y.toarray(), or .ravel() of that for one target"
+            )
+        # X's entries are checked by the ranks, in their first pass.
+        kinds = {"accept_sparse": ("csc", "csr"), "dtype": [np.float64, np.float32]}
+        X, y = validate_data(self, X, y, **kinds, multi_output=True, y_numeric=True, ensure_all_finite=False)
+        targets = np.asarray(y, np.float64).reshape(len(y), -1)
+        if np.isnan(targets).any():
+            raise ValueError("Input y contains NaN")
+        weight = self._weights(sample_weight, X)
+        if not np.isfinite(np.einsum("i,ij,ij->j", weight, targets, targets)).all():
+            raise ValueError("y is too large: its sum of squares overflows; rescale it")
+        X, slabs = self._slabs(X)
+
+        def parts(k: int, start: np.ndarray) -> list[Any]:
+            y = np.ascontiguousarray(targets[:, k])
+            if slabs[0].axis == 1:
+                return [ColumnPart(slab, y, weight, start[slab.start : slab.stop]) for slab in slabs]
+            return [
+                RowPart(slab, y[slab.start : slab.stop], weight[slab.start : slab.stop], start)
+                for slab in slabs
+            ]
+
+        entries = sum(slab.entries for slab in slabs)
+        weighted = bool((weight != 1.0).any())
+        return Problem(
+            X.shape, slabs[0].axis, entries, X.dtype, targets.shape[1], np.ndim(y) == 1, weighted, parts
+        )
 
     def _slabs(self, X: Any) -> tuple[Any, list[Slab]]:
         """X's shards; a sparse X with unsorted or repeated entries is put right on a copy."""
-        axis = 1 if X.shape[1] > X.shape[0] else 0
+        axis = split_axis(X.shape)
         entries = X.nnz if sp.issparse(X) else X.size
-        size = self.n_shards or max(1, min(cpu_count(), entries // _WORK_PER_RANK))
+        size = self.n_shards or max(1, min(ranks_available(cpu_count()), entries // _WORK_PER_RANK))
+        size = min(size, X.shape[axis])  # a rank more would have nothing
         if not sp.issparse(X):
             return X, split(X, size, axis)
+        _check_sparse(X, converted=X.format != ("csc" if axis == 1 else "csr"))
         X = X.tocsc() if axis == 1 else X.tocsr()
         slabs = split(X, size, axis)
         if any(launch(lambda _, slab: SparseDesign(slab.matrix, slab.axis).order(), slabs)):
@@ -205,6 +277,8 @@ class ElasticNet(RegressorMixin, BaseEstimator):
     def _start_coefficients(self, p: int, targets: int) -> np.ndarray:
         if not (self.warm_start and hasattr(self, "coef_")):
             return np.zeros((targets, p))
+        if not np.isfinite(self.coef_).all():
+            raise ValueError("warm_start: coef_ is not finite; refit with warm_start=False")
         start = np.asarray(self.coef_, np.float64).reshape(-1, p) if np.size(self.coef_) % p == 0 else None
         if start is None or len(start) != targets:
             raise ValueError(
@@ -213,50 +287,35 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             )
         return np.maximum(start, 0.0) if self.positive else start
 
-    def _fit_targets(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> list[tuple]:
-        """One fit a target, each independent of the others."""
-        X, slabs = self._slabs(X)
-        starts = self._start_coefficients(X.shape[1], targets.shape[1])
-        return [
-            self._fit_target(slabs, np.ascontiguousarray(targets[:, k]), weight, starts[k])
-            for k in range(targets.shape[1])
-        ]
-
-    def _fit_target(self, slabs: list[Slab], y: np.ndarray, weight: np.ndarray, start: np.ndarray) -> tuple:
+    def _fit_target(self, problem: Problem, target: int, start: np.ndarray) -> tuple:
         """coef (p,), intercept, dual gap, passes and a complaint or None, for one target."""
-        n, wide = len(y), slabs[0].axis == 1
-        strength, l1 = n * float(self.alpha), self._l1()
+        (n, p), wide = problem.shape, problem.axis == 1
+        strength, l1 = min(n * float(self.alpha), 1e300), self._l1()
         penalty = Penalty(strength * l1, strength * (1.0 - l1), bool(self.positive))
         parallel = self.update == "parallel"
-        block = min(_PARALLEL_BLOCK if parallel else self._exact_block(slabs), len(start))
+        block = min(_PARALLEL_BLOCK if parallel else self._exact_block(problem), p)
         rules = Rules(
-            centre=bool(self.fit_intercept), weighted=bool((weight != 1.0).any()), parallel=parallel,
+            centre=bool(self.fit_intercept), weighted=problem.weighted, parallel=parallel,
             rho=self.rho, proposals=block, tol=float(self.tol),
         )  # fmt: skip
-        policy = self._policy(len(start), block, penalty)
+        policy = self._policy(p, block, penalty)
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
-        parts = [
-            ColumnPart(slab, y, weight, start[slab.start : slab.stop])
-            if wide
-            else RowPart(slab, y[slab.start : slab.stop], weight[slab.start : slab.stop], start)
-            for slab in slabs
-        ]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        parts = problem.parts(target, start)
         done = run(program, parts, seed=seed, callback=_Progress(penalty, n) if self.verbose else None)
-        coef, intercept = program.coefficients(done.shards)
-        if not np.isfinite(coef).all():
+        coef, intercept = assembled(done.shards)
+        if not np.isfinite(coef.astype(problem.dtype)).all():
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
         gap, passes = gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
-        return coef, intercept, gap, passes, self._complaint(done.reports, penalty)
+        return coef, intercept, gap, min(passes, self.max_iter), self._complaint(done.reports, penalty)
 
     @staticmethod
-    def _exact_block(slabs: list[Slab]) -> int:
+    def _exact_block(problem: Problem) -> int:
         """Variables of a block that is solved to its optimum; a function of the problem alone."""
-        if slabs[0].axis == 0:
+        if problem.axis == 0:
             return _ROW_BLOCK
-        entries = sum(slab.entries for slab in slabs)
         fewest, most = _COLUMN_BLOCK
-        return int(np.clip(_BLOCK_ENTRIES * slabs[-1].stop // max(1, entries), fewest, most))
+        return int(np.clip(_BLOCK_ENTRIES * problem.shape[1] // max(1, problem.entries), fewest, most))
 
     def _l1(self) -> float:
         return float(self.l1_ratio)
@@ -271,18 +330,23 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         else:
             inner = RoundRobin(p, block, sweeps=self.max_iter, shuffled=self.selection == "random")
             every = rounds_a_sweep
-        return Certified(inner, Distance(penalty), self.tol, every=every, max_measures=self.max_iter)
+        # Blocks that are not solved to their optimum bring the gap down unevenly: no patience limit there.
+        patience = 50 if self.update == "exact" else self.max_iter + 1
+        limits = {"every": every, "max_measures": self.max_iter, "patience": patience}
+        return Certified(inner, Distance(penalty), self.tol, **limits)
 
     def _complaint(self, reports: list[Report], penalty: Penalty) -> str | None:
         """What to warn about when the last measurement is not good enough."""
         distance = Distance(penalty)(reports)
         if distance <= self.tol:
             return None
-        if np.isinf(distance):
+        if np.isinf(distance) and self.update == "parallel":
             remedy = "the updates diverge; set rho (0.1 is a good start) or update='exact'"
+        elif not np.isfinite(distance):
+            remedy = "numbers ran out of range; centre and scale the features"
         else:
             remedy = "raise max_iter, alpha or tol, or scale the features"
-        what = "largest |cosine|" if np.isnan(gap_of(reports, penalty)) else "duality gap"
+        what = "duality gap" if penalty.lam or penalty.beta else "largest |cosine|"
         return (
             f"not converged after {int(reports[0].terms['passes'])} passes: {what} {distance:.3e} "
             f"of ||y||^2 / n against tol={self.tol:g}; {remedy}"

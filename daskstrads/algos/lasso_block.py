@@ -12,18 +12,19 @@ from .design import dot
 from .objective import Penalty, local_terms
 
 __all__ = [
+    "Piece",
     "Rules",
+    "assembled",
     "block_target",
     "check_finite",
+    "looks",
     "propose_recent",
     "propose_steepest",
     "report",
     "simultaneous",
 ]
 
-LOOKS = (
-    1000  # a bound on one block, so that progress and Ctrl-C come through; the next round goes on from there
-)
+_LOOKS, _WORK = 50, 1_000_000_000  # bounds of one block, in looks and in multiplications
 
 
 class Rules(NamedTuple):
@@ -40,6 +41,26 @@ class Rules(NamedTuple):
     rho: float | None
     proposals: int
     tol: float
+
+
+class Piece(NamedTuple):
+    """What a rank contributes to the model: its coefficients, their share of the intercept, y's mean."""
+
+    coef: np.ndarray
+    offset: float
+    y_mean: float
+
+
+def assembled(pieces: list[Piece]) -> tuple[np.ndarray, float]:
+    """Coefficients (p,) and intercept from all ranks' pieces."""
+    return np.concatenate([piece.coef for piece in pieces]), pieces[0].y_mean - sum(
+        piece.offset for piece in pieces
+    )
+
+
+def looks(entries: int) -> int:
+    """Looks that a block of so many entries may take: the next round goes on, and Ctrl-C comes through."""
+    return int(np.clip(_WORK // (11 * max(1, entries)), 2, _LOOKS))
 
 
 def check_finite(norms: np.ndarray, slab: Slab) -> None:
@@ -104,7 +125,7 @@ def block_target(distance: float, kept: dict[str, float], penalty: Penalty, rule
     Once a block's own target explains the measured distance, nothing outside it was missing, and the next
     one is solved to the end at once: a full pass costs more than the sweeps it saves.
     """
-    final = max(0.3 * rules.tol, 1e-16)
+    final = max(0.3 * rules.tol, 1e-15)  # below that the gap is rounding
     relative = final if distance <= 3.0 * kept.get("block", 0.0) else max(final, 0.1 * distance)
     kept["block"] = relative
     if penalty.lam == 0 and penalty.beta == 0:

@@ -1,4 +1,4 @@
-"""Elastic net on wide data: a rank owns columns and their coefficients; the residual is replicated."""
+"""Elastic net split by columns: a rank owns columns and their coefficients; the residual is replicated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..partition import Slab
 from ..schedule import Plan, Policy, Recency, Report
 from . import lasso_block as block_rules
 from .design import Columns, DenseDesign, SparseDesign, columns_axpy, columns_gram, design, dot, weighted_mean
-from .lasso_block import Rules
+from .lasso_block import Piece, Rules
 from .objective import Penalty
 
 __all__ = ["ColumnPart", "LassoColumns"]
@@ -55,7 +55,7 @@ class _Shard:
 
 
 class LassoColumns(Program):
-    """Wide elastic net by dynamic-priority coordinate descent (STRADS, section 4).
+    """Elastic net split by columns, by dynamic-priority coordinate descent (STRADS, section 4).
 
     measure: the ranks sum their parts of the fit, then each computes the gradient of its own columns.
     update: the ranks gather the scheduled columns, and every rank updates them alike: to the block's
@@ -111,11 +111,9 @@ class LassoColumns(Program):
             return self._updated(shard, plan, _joined(received))
         return None
 
-    @staticmethod
-    def coefficients(shards: list[Any]) -> tuple[np.ndarray, float]:
-        """Coefficients (p,) and intercept of a fit."""
-        offset = sum(dot(shard.mean, shard.coef) for shard in shards)
-        return np.concatenate([shard.coef for shard in shards]), shards[0].y_mean - offset
+    def result(self, shard: _Shard) -> Piece:
+        """This rank's columns of the model."""
+        return Piece(shard.coef, dot(shard.mean, shard.coef), shard.y_mean)
 
     def _own(self, shard: _Shard, plan: Plan) -> np.ndarray:
         """Places of the scheduled variables that this rank owns, in order of priority."""
@@ -159,7 +157,7 @@ class LassoColumns(Program):
         from . import lasso_kernels as kernels
 
         target = block_rules.block_target(gap, shard.kept, self.penalty, self.rules)
-        stop = (*self.penalty, target, block_rules.LOOKS)
+        stop = (*self.penalty, target, block_rules.looks(block.values.size))
         if block.offsets is None:
             kernels.solve_dense(block.values, block.norms, coef, shard.residual, *stop)
         else:

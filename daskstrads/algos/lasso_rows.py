@@ -12,7 +12,7 @@ from ..partition import Slab
 from ..schedule import Plan, Policy, Recency, Report
 from . import lasso_block as block_rules
 from .design import DenseDesign, SparseDesign, design, dot, weighted_mean
-from .lasso_block import Rules
+from .lasso_block import Piece, Rules
 from .objective import Penalty
 
 __all__ = ["LassoRows", "RowPart"]
@@ -132,11 +132,10 @@ class LassoRows(Program):
         )
         shard.tt = float(sum(entry[2] for entry in moments) + dot(totals, (y_means - shard.y_mean) ** 2))
 
-    @staticmethod
-    def coefficients(shards: list[Any]) -> tuple[np.ndarray, float]:
-        """Coefficients (p,) and intercept of a fit."""
-        first = shards[0]
-        return first.coef, first.y_mean - dot(first.mean, first.coef)
+    def result(self, shard: _Shard) -> Piece:
+        """This rank's share of the model."""
+        coef = shard.coef[shard.share]
+        return Piece(coef, dot(shard.mean[shard.share], coef), shard.y_mean)
 
     def _weighted_residual(self, shard: _Shard) -> np.ndarray:
         """weight * residual; the residual afresh from the data, so that no rounding piles up."""
@@ -183,19 +182,23 @@ class LassoRows(Program):
     def _updated(self, shard: _Shard, plan: Plan) -> Report:
         from . import lasso_kernels as kernels
 
-        block, penalty = plan.block, self.penalty
-        order = np.argsort(shard.held)
-        places = order[np.searchsorted(shard.held[order], block)]
-        gram = shard.gram[np.ix_(places, places)]
+        penalty = self.penalty
+        places = np.flatnonzero(np.isin(shard.held, plan.block))
+        block = shard.held[places]
+        whole = len(places) == len(shard.held)  # the usual case: nothing to copy
+        gram = shard.gram if whole else np.ascontiguousarray(shard.gram[np.ix_(places, places)])
         before, norms = shard.coef[block], shard.norms[block]
         grad, coef = shard.grad[block], before.copy()
         if self.rules.parallel:
             coef = block_rules.simultaneous(gram, norms, grad, coef, penalty, self.rules.rho)
         else:
             target = block_rules.block_target(plan.gap, shard.kept, penalty, self.rules)
-            kernels.solve_gram(gram, norms, grad.copy(), coef, shard.rr, *penalty, target, block_rules.LOOKS)
+            kernels.solve_gram(
+                gram, norms, grad.copy(), coef, shard.rr, *penalty, target, block_rules.looks(gram.size)
+            )
         step = coef - before
-        fall = np.einsum("ij,j->i", shard.gram[:, places], step)
+        moved = np.flatnonzero(step)
+        fall = np.einsum("ij,j->i", shard.gram[:, places[moved]], step[moved])
         shard.rr += dot(step, fall[places] - 2.0 * grad)
         shard.grad[shard.held] -= fall  # of the held columns only: the others wait for a measurement
         shard.coef[block] = coef

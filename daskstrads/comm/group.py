@@ -28,6 +28,7 @@ class Group(Protocol):
 
     rank: int
     size: int
+    shared: bool  # whether the ranks share memory, so that a meeting costs no copies
 
     def send(self, to: int, payload: Payload) -> None:
         """Hand `payload` to rank `to`; never waits."""

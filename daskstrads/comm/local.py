@@ -99,6 +99,8 @@ class _Room:
 class LocalGroup:
     """The ranks of one process, a thread each; payloads change hands in memory (a `Group`)."""
 
+    shared = True
+
     def __init__(self, room: _Room, rank: int):
         self._room = room
         self.rank = rank

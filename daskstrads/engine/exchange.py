@@ -8,23 +8,25 @@ from typing import Any
 import numpy as np
 
 from ..comm.group import Group, freeze, rebuild
-from ..sparse_reduce import Stream, tree_sum
+from ..sparse_reduce import Stream, allreduce, tree_sum
 from ..sparse_reduce.tree import check_alike, describe
 from .program import Gather, Rotate, Scatter, Sum
 
 __all__ = ["exchange"]
 
+_MEETING_BYTES = 65_536  # larger sums are doubled instead: fewer bytes arrive at each rank
 _KINDS = (Sum, Scatter, Gather, Rotate)
 _NUMBERS = np.generic | int | float | complex
 
 
 def exchange(sent: Any, group: Group, checksum: int, compare: Callable[[list[int]], None]) -> Any:
-    """Carry out what push returned, in one meeting; what this rank receives.
+    """Carry out what push returned; what this rank receives.
 
     `compare` is given all ranks' checksums before anything else is looked at.
 
     Totals are summed over the fixed tree T(P) (`sparse_reduce.tree`), so they do not depend on who
-    carries the values.
+    carries the values. Ranks that share memory meet once for everything. Otherwise blocks that rotate and
+    large sums, which would reach more ranks than need them, go their own way.
 
     Raises:
         TypeError: push returned something that is no exchange, or a value that it cannot carry.
@@ -32,15 +34,38 @@ def exchange(sent: Any, group: Group, checksum: int, compare: Callable[[list[int
         RuntimeError: the ranks returned different exchanges.
     """
     wanted = _as_exchanges(sent)
-    label = "push(" + ", ".join(type(entry).__name__ for entry in wanted) + ")"
-    entries = group.meet((checksum, [_payload(entry, group.size) for entry in wanted]), label)
+    alone = [not group.shared and _travels_alone(entry, group.size) for entry in wanted]
+    label = "push(" + ", ".join(map(_told, wanted, alone)) + ")"
+    payloads = [
+        None if apart else _payload(entry, group.size) for entry, apart in zip(wanted, alone, strict=True)
+    ]
+    entries = group.meet((checksum, payloads), label)
     compare([values[0] for values in entries])
     received = tuple(
-        _receive(entry, [values[1][place] for values in entries], group) for place, entry in enumerate(wanted)
+        _carry(entry, group) if apart else _receive(entry, [values[1][place] for values in entries], group)
+        for place, (entry, apart) in enumerate(zip(wanted, alone, strict=True))
     )
     if sent is None:
         return None
     return received if isinstance(sent, tuple) else received[0]
+
+
+def _travels_alone(entry: Any, size: int) -> bool:
+    if isinstance(entry, Rotate):
+        return size > 1
+    return isinstance(entry, Sum) and size > 2 and getattr(entry.value, "nbytes", 0) > _MEETING_BYTES
+
+
+def _told(entry: Any, alone: bool) -> str:
+    # Ranks must agree about the way as well: part of the label that a meeting compares.
+    return type(entry).__name__ + (" apart" if alone else "")
+
+
+def _carry(entry: Any, group: Any) -> Any:
+    if isinstance(entry, Sum):
+        return allreduce(entry.value, group, "recursive_doubling")
+    group.send((group.rank + 1) % group.size, entry.value)
+    return _copied(group.recv((group.rank - 1) % group.size))
 
 
 def _as_exchanges(sent: Any) -> list[Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..comm.group import Group, freeze, note
-from ..comm.local import DEFAULT_TIMEOUT, launch
+from ..comm.local import DEFAULT_TIMEOUT
+from ..comm.local import launch as launch_threads
 from ..schedule.policy import Policy
 from .exchange import exchange
 from .program import check_program
@@ -18,7 +21,10 @@ __all__ = ["Run", "run"]
 
 
 class Run(NamedTuple):
-    """What `run` returns: the ranks' shards, the number of rounds, and the reports of the last round."""
+    """What `run` returns: the ranks' shards, the number of rounds, and the reports of the last round.
+
+    Where the program has a method `result(shard)`, `shards` holds what that made of them.
+    """
 
     shards: list[Any]
     rounds: int
@@ -57,12 +63,61 @@ def run(
         raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
-
-    def live(group: Any, part: Any) -> Run:
-        return _Rank(program, group, seed, callback).run(part)
-
-    lives = launch(live, parts, timeout=round_timeout)
+    lives = launch(_Live(program, seed, callback), parts, timeout=round_timeout)
     return Run([life.shards[0] for life in lives], lives[0].rounds, lives[0].reports)
+
+
+def launch(
+    fn: Callable[[Any, Any], Any], parts: Sequence[Any], *, timeout: float = DEFAULT_TIMEOUT
+) -> list[Any]:
+    """Run `fn(group, part)` once a rank, `len(parts)` ranks; their results in rank order.
+
+    Ranks are threads, or with a current dask.distributed Client run on its workers. When a rank raises,
+    all others end at once and its error is raised here with a note that names the rank.
+
+    Raises: as `comm.local.launch` and, with a Client, `session_dask.launch_on_workers`.
+    """
+    parts = list(parts)
+    client = _client()
+    if client is None or not parts:
+        return launch_threads(fn, parts, timeout=timeout)
+    from .session_dask import launch_on_workers
+
+    name = type(fn.program).__name__ if isinstance(fn, _Live) else getattr(fn, "__name__", "launch")
+    return launch_on_workers(client, fn, parts, timeout=timeout, name=name)
+
+
+def ranks_available(cores: int) -> int:
+    """Ranks that a run can keep busy: the cluster's worker threads with a current Client, else `cores`."""
+    client = _client()
+    if client is None:
+        return cores
+    from .session_dask import cluster_ranks
+
+    return cluster_ranks(client)
+
+
+def _client() -> Any:
+    """The current Client; distributed is not imported for it, since without it there is none."""
+    if "distributed" not in sys.modules:
+        return None
+    from .session_dask import current_client
+
+    return current_client()
+
+
+@dataclass(frozen=True)
+class _Live:
+    """One rank's life, as something that can be sent to it."""
+
+    program: Any
+    seed: int
+    callback: Any
+
+    def __call__(self, group: Any, part: Any) -> Run:
+        life = _Rank(self.program, group, self.seed, self.callback).run(part)
+        finish = getattr(self.program, "result", None)
+        return life if finish is None else life._replace(shards=[finish(life.shards[0])])
 
 
 class _Rank:

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from .balance import balanced_bounds
 
-__all__ = ["Compressed", "Slab", "split"]
+__all__ = ["Compressed", "Slab", "compress", "split", "split_axis"]
 
 
 class Compressed(NamedTuple):
@@ -42,6 +42,14 @@ class Slab(NamedTuple):
         return int((self.matrix.values if isinstance(self.matrix, Compressed) else self.matrix).size)
 
 
+def split_axis(shape: tuple[int, int]) -> int:
+    """Which axis of X (n, p) to split: rows (0) of tall data, n >= 8 p; columns (1) otherwise.
+
+    Below that, summing Gram matrices over the rows costs more than sharing the residual.
+    """
+    return 0 if shape[0] >= 8 * shape[1] else 1
+
+
 def split(X: Any, size: int, axis: int) -> list[Slab]:
     """Cut X into `size` slabs of consecutive columns (`axis` 1) or rows (`axis` 0), balanced by nonzeros.
 
@@ -54,14 +62,15 @@ def split(X: Any, size: int, axis: int) -> list[Slab]:
         return [Slab(_frozen(cut), axis, *pair) for cut, pair in zip(cuts, _pairs(bounds), strict=True)]
     X = X.tocsc() if axis == 1 else X.tocsr()
     bounds = balanced_bounds(X.indptr, size)
-    return [Slab(_compressed(X, start, stop, axis), axis, start, stop) for start, stop in _pairs(bounds)]
+    return [Slab(compress(X, start, stop, axis), axis, start, stop) for start, stop in _pairs(bounds)]
 
 
 def _pairs(bounds: np.ndarray) -> list[tuple[int, int]]:
     return [(int(start), int(stop)) for start, stop in pairwise(bounds)]
 
 
-def _compressed(X: Any, start: int, stop: int, axis: int) -> Compressed:
+def compress(X: Any, start: int, stop: int, axis: int) -> Compressed:
+    """Columns (CSC, `axis` 1) or rows (CSR, 0) [start, stop) of a scipy.sparse X: views where they can be."""
     first, last = int(X.indptr[start]), int(X.indptr[stop])
     length = X.shape[1 - axis]
     index = np.int32 if length <= np.iinfo(np.int32).max else np.int64

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..comm import codec
+
 __all__ = ["Certified", "DynamicPriority", "Plan", "Policy", "Report", "Rotation", "RoundRobin", "Turn"]
 
 
@@ -33,6 +35,10 @@ class Plan(NamedTuple):
     step: str
     block: np.ndarray
     gap: float
+
+
+codec.register(Report, tuple, lambda parts: Report(*parts))
+codec.register(Plan, tuple, lambda parts: Plan(*parts))
 
 
 class Policy:
@@ -130,6 +136,9 @@ class Turn(NamedTuple):
     shift: int
 
 
+codec.register(Turn, tuple, lambda parts: Turn(*parts))
+
+
 class Rotation(Policy):
     """Blocks go round the ranks: after P rounds every rank has held every block (STRADS, section 3, LDA).
 
@@ -201,8 +210,8 @@ class Certified(Policy):
     """Another policy's blocks, with a measurement before the first and after every `every` of them.
 
     `distance(reports)` turns the reports of a "measure" round into the distance from the optimum; the run
-    stops when it is at most `target`, when it is no longer finite, or after `max_measures` measurements
-    beyond the first.
+    stops when it is at most `target`, when it is no longer finite, when `patience` measurements have brought
+    nothing, or after `max_measures` measurements beyond the first.
     """
 
     def __init__(
@@ -213,16 +222,21 @@ class Certified(Policy):
         *,
         every: int = 1,
         max_measures: int = 1000,
+        patience: int = 50,
     ):
         self.inner, self.distance, self.target = inner, distance, target
-        self.every, self.max_measures = every, max_measures
+        self.every, self.max_measures, self.patience = every, max_measures, patience
+        self._restart()
+
+    def _restart(self) -> None:
         self._step, self._gap, self._measures, self._updates = "", np.inf, 0, 0
+        self._best, self._best_at = np.inf, 0
 
     def begin(self, size: int, seed: int) -> Certified:
         """Fresh copy for one run."""
         fresh = copy.copy(self)
         fresh.inner = self.inner.begin(size, seed)
-        fresh._step, fresh._gap, fresh._measures, fresh._updates = "", np.inf, 0, 0
+        fresh._restart()
         return fresh
 
     def __call__(self, round: int, reports: list[Report] | None) -> Plan | None:
@@ -237,7 +251,9 @@ class Certified(Policy):
             self._gap = self.distance(reports)
             if not self._gap > self.target or not np.isfinite(self._gap):
                 return None
-            if self._measures > self.max_measures:
+            if self._gap < self._best:
+                self._best, self._best_at = self._gap, self._measures
+            if self._measures > self.max_measures or self._measures - self._best_at >= self.patience:
                 return None
         elif self._updates % self.every == 0:
             return self._plan("measure")

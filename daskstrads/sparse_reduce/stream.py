@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..comm import codec
 from ..comm.group import immutable
 
 __all__ = ["Stream", "adopt", "dense_is_smaller"]
@@ -246,6 +247,9 @@ class Stream:
 
     def __reduce__(self):
         return adopt, (self._size, self._index, self._value)
+
+
+codec.register(Stream, Stream.to_parts, Stream.from_parts)
 
 
 def _index_dtype(size: int) -> np.dtype:

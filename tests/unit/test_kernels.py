@@ -105,7 +105,7 @@ def test_moments(drawn, centre, pad):
     design_kernels.dense_moments_across(flat, stride, n, weight, centre, *got[0])
     flat, stride = flat_of(X, "C", pad)
     design_kernels.dense_moments_along(flat, stride, n, weight, centre, *got[1])
-    design_kernels.sparse_moments_across(*compressed(X, 1), n, weight, centre, *got[2])
+    design_kernels.sparse_moments_across(*compressed(X, 1), weight, centre, *got[2])
     design_kernels.sparse_moments_along(*compressed(X, 0), weight, centre, *got[3])
     scale = weight @ np.asarray(X, float) ** 2 + 1e-300
     for mean, spread in got:
@@ -122,7 +122,7 @@ def test_moments_of_a_bad_entry_are_not_finite(bad, sparse, kind):  # case 10: f
     X[7, 3] = bad
     weight, mean, spread = frozen(np.ones(10)), np.empty(5), np.empty(5)
     if sparse:
-        arrays = (*compressed(X, 1), 10) if kind == "across" else compressed(X, 0)
+        arrays = compressed(X, 1 if kind == "across" else 0)
     else:
         arrays = *flat_of(X, "F" if kind == "across" else "C", 0), 10
     kernel = getattr(design_kernels, f"{'sparse' if sparse else 'dense'}_moments_{kind}")

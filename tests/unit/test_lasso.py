@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from daskstrads import ElasticNet, Lasso
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPES = {"wide": (25, 40), "tall": (60, 18), "square": (30, 30)}
+SHAPES = {"wide": (25, 40), "tall": (150, 18), "square": (30, 30)}
 EPS = np.finfo(float).eps
 
 

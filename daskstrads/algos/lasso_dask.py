@@ -1,0 +1,131 @@
+"""Lasso and ElasticNet on dask arrays: shards are made, and stay, on the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask import delayed
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import _check_n_features
+
+from ..engine.session_dask import cluster_ranks, current_client, placement
+from ..partition import split_axis
+from ..partition.collections_dask import known, pieces, slabs
+from .lasso import ElasticNet, Problem
+from .lasso_columns import ColumnPart
+from .lasso_rows import RowPart
+
+__all__ = ["predicted", "problem_of"]
+
+
+def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem:
+    """What is to be fitted, for a dask array X (n, p) and y (n,) or (n, targets), dask or not.
+
+    Raises:
+        TypeError: X is another dask collection.
+        ValueError: X is not 2-D, or lengths differ.
+    """
+    if not isinstance(X, da.Array):
+        kind = type(X).__name__
+        raise TypeError(f"X is a dask {kind}; fit takes a dask array: X.to_dask_array(lengths=True)")
+    if X.ndim != 2:
+        raise ValueError(f"X must be 2-D, got shape {X.shape}")
+    client = current_client()
+    if client is None:  # nobody to send it to
+        return model._problem(*dask.compute(X, y, sample_weight))
+    X, y, weight = known(X), _collection(y), None if sample_weight is None else _collection(sample_weight)
+    for name, each in (("y", y), ("sample_weight", weight)):
+        if each is not None and each.shape[0] != X.shape[0]:
+            raise ValueError(f"X has {X.shape[0]} rows, {name} has {each.shape[0]}")
+    if min(X.shape) == 0:
+        raise ValueError(f"X has shape {X.shape}: there is nothing to fit")
+    _check_n_features(model, X, reset=True)
+    axis = split_axis(X.shape)
+    made, bounds = slabs(X, model.n_shards or cluster_ranks(client), axis)
+    made = list(client.persist(made))
+    sizes = client.gather(client.compute([delayed(_measure)(slab) for slab in made]))
+    places = placement(client, len(made))
+    cuts = bounds if axis == 0 else None
+    total = None if weight is None else float(da.sum(weight).compute())
+
+    def parts(k: int, start: np.ndarray) -> list[Any]:
+        target = pieces(y if y.ndim == 1 else y[:, k], cuts)
+        weights = [None] if weight is None else pieces(weight, cuts)
+        each = len(target) > 1 or axis == 0
+        made_parts = [
+            delayed(_part)(
+                slab,
+                target[rank if each else 0],
+                weights[rank if weight is not None and each else 0],
+                start if axis == 0 else start[bounds[rank] : bounds[rank + 1]],
+                X.shape[0],
+                total,
+            )
+            for rank, slab in enumerate(made)
+        ]
+        return [
+            client.compute(part, workers=[places[rank]], allow_other_workers=True)
+            for rank, part in enumerate(made_parts)
+        ]
+
+    dtype = np.float32 if all(kind == "float32" for _, kind in sizes) else np.float64
+    entries = sum(entries for entries, _ in sizes)
+    targets = 1 if y.ndim == 1 else y.shape[1]
+    return Problem(X.shape, axis, entries, dtype, targets, y.ndim == 1, weight is not None, parts)
+
+
+def predicted(model: ElasticNet, X: Any) -> Any:
+    """X b + c as a dask array with X's row chunks."""
+    _check_n_features(model, X, reset=False)
+    coef, intercept = model.coef_, model.intercept_
+    whole = X.rechunk({1: X.shape[1]})
+    flat = np.ndim(coef) == 1
+    return da.map_blocks(
+        _predict,
+        whole,
+        coef,
+        intercept,
+        dtype=coef.dtype,
+        drop_axis=1 if flat else None,
+        chunks=None if flat else (whole.chunks[0], (len(coef),)),
+        meta=np.empty((0,) if flat else (0, 0), coef.dtype),
+    )
+
+
+def _predict(block: Any, coef: np.ndarray, intercept: Any) -> np.ndarray:
+    if hasattr(block, "to_scipy_sparse"):
+        block = block.to_scipy_sparse()
+    return safe_sparse_dot(block, coef.T, dense_output=True) + intercept
+
+
+def _collection(v: Any) -> Any:
+    return known(v) if isinstance(v, da.Array) else da.from_array(np.asarray(v), chunks=-1)
+
+
+def _measure(slab: Any) -> tuple[int, str]:
+    values = slab.matrix if isinstance(slab.matrix, np.ndarray) else slab.matrix.values
+    return slab.entries, str(values.dtype)
+
+
+def _part(
+    slab: Any, y: np.ndarray, weight: np.ndarray | None, start: np.ndarray, n: int, total: float | None
+) -> ColumnPart | RowPart:
+    """A rank's part, made where its slab is; weights sum to n over all ranks.
+
+    Raises:
+        ValueError: NaN or infinity in y, or weights that are negative or all zero.
+    """
+    y = np.asarray(y, np.float64)
+    if not np.isfinite(y).all():
+        raise ValueError("Input y contains NaN or infinity")
+    if weight is None:
+        weight = np.ones(len(y))
+    else:
+        weight = np.asarray(weight, np.float64)
+        if not (np.isfinite(weight).all() and (weight >= 0).all() and total):
+            raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
+        weight = weight * (n / total)
+    return (ColumnPart if slab.axis == 1 else RowPart)(slab, y, weight, start)

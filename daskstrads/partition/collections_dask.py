@@ -1,0 +1,71 @@
+"""Data shards of dask arrays: slabs made on the workers from the chunks, moved from worker to worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from dask import delayed
+
+from .arrays import Slab, compress
+from .balance import balanced_bounds
+
+__all__ = ["known", "pieces", "slabs"]
+
+
+def known(X: Any) -> Any:
+    """The dask array with its chunk sizes known, at the price of counting them where they are not."""
+    if any(np.isnan(length) for axis in X.chunks for length in axis):
+        return X.compute_chunk_sizes()
+    return X
+
+
+def slabs(X: Any, size: int, axis: int) -> tuple[list[Any], np.ndarray]:
+    """Delayed `Slab`s of columns (`axis` 1) or rows (0) of a 2-D dask array, and where they are cut.
+
+    Chunks may be dense or sparse blocks, split in any way; each slab is one task on one worker, so no data
+    pass through the client. Cuts are those of `split` for a dense array of the same shape.
+    """
+    bounds = _bounds(X.shape, size, axis)
+    lengths = tuple(int(length) for length in np.diff(bounds))
+    X = X.rechunk((lengths, (X.shape[1],)) if axis == 0 else ((X.shape[0],), lengths))
+    blocks = X.to_delayed().ravel()
+    made = [
+        delayed(_slab, pure=True)(block, axis, int(start), int(stop))
+        for block, start, stop in zip(blocks, bounds[:-1], bounds[1:], strict=True)
+    ]
+    return made, bounds
+
+
+def pieces(v: Any, bounds: np.ndarray | None) -> list[Any]:
+    """Delayed arrays of a 1-D dask array cut at `bounds`; one that holds all where `bounds` is None."""
+    lengths = (v.shape[0],) if bounds is None else tuple(int(length) for length in np.diff(bounds))
+    return [delayed(np.asarray, pure=True)(block) for block in v.rechunk((lengths,)).to_delayed().ravel()]
+
+
+def _bounds(shape: tuple[int, int], size: int, axis: int) -> np.ndarray:
+    bounds = balanced_bounds(np.arange(shape[axis] + 1) * shape[1 - axis], size)
+    return np.unique(bounds)  # no empty slabs: dask arrays drop empty chunks
+
+
+def _slab(block: Any, axis: int, start: int, stop: int) -> Slab:
+    """What a worker makes of the chunk: a `Slab` in float32 or float64.
+
+    Raises:
+        TypeError: a block that is neither an ndarray nor sparse.
+    """
+    # Looked at here and not in the collection's meta, which may be wrong.
+    if hasattr(block, "to_scipy_sparse"):  # pydata sparse
+        block = block.to_scipy_sparse()
+    if not (sp.issparse(block) or isinstance(block, np.ndarray)):
+        block = np.asarray(block)
+    if block.dtype not in (np.float32, np.float64):
+        block = block.astype(np.float64)
+    if sp.issparse(block):
+        block = block.tocsc() if axis == 1 else block.tocsr()
+        block.sum_duplicates()
+        return Slab(compress(block, 0, stop - start, axis), axis, start, stop)
+    block = block.view()
+    block.flags.writeable = False
+    return Slab(block, axis, start, stop)

@@ -1,0 +1,114 @@
+"""Fits on dask arrays: any chunks, dense or sparse blocks, the bits of threads at the same cuts."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client, LocalCluster
+
+from daskstrads import ElasticNet, Lasso
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(2)
+        yield client
+
+
+def problem(shape):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal(shape) * (rng.random(shape) < 0.3)
+    return X, X[:, :4] @ [1.0, -2, 3, 1] + rng.standard_normal(shape[0]) + 5
+
+
+def fitted(model):
+    return np.append(model.coef_, model.intercept_), model.dual_gap_, model.n_iter_
+
+
+@pytest.mark.parametrize("chunks", [(-1, -1), (30, -1), (-1, 30), (25, 40)])
+@pytest.mark.parametrize("shape", [(90, 150), (250, 30)])
+def test_dense_chunks_have_the_bits_of_the_array(client, shape, chunks):
+    X, y = problem(shape)
+    model = ElasticNet(0.05, l1_ratio=0.9, tol=1e-8, n_shards=2)
+    wanted = fitted(model.fit(X, y))
+    for there in da.from_array(y, chunks=20), y:
+        found = fitted(model.fit(da.from_array(X, chunks=chunks), there))
+        np.testing.assert_array_equal(found[0], wanted[0])
+        assert found[1:] == wanted[1:]
+
+
+@pytest.mark.parametrize("meta", [sp.csr_matrix((0, 0)), np.empty((0, 0))])  # case 35: the meta may be wrong
+@pytest.mark.parametrize("chunks", [(30, -1), (-1, 30), (25, 40)])
+@pytest.mark.parametrize("shape", [(90, 150), (250, 30)])
+def test_sparse_blocks_case_32(client, shape, chunks, meta):
+    X, y = problem(shape)
+    lazy = da.from_array(X, chunks=chunks).map_blocks(sp.csr_matrix, meta=meta)
+    model = Lasso(0.05, tol=1e-10)
+    found = fitted(model.fit(lazy, y))[0]
+    np.testing.assert_allclose(found, fitted(model.fit(X, y))[0], atol=1e-6)
+
+
+def test_weights_targets_and_float32(client):
+    X, y = problem((150, 60))
+    weight = np.arange(150.0) % 3
+    both = np.column_stack([y, -2 * y + X[:, 5]])
+    model = Lasso(0.05, tol=1e-8, n_shards=2)
+    wanted = model.fit(X, both, sample_weight=weight).coef_
+    found = model.fit(
+        da.from_array(X, chunks=(40, 60)), da.from_array(both, chunks=(70, 1)), da.from_array(weight)
+    )
+    np.testing.assert_allclose(found.coef_, wanted, atol=1e-12)
+    assert found.intercept_.shape == (2,)
+    assert model.fit(da.from_array(X.astype(np.float32), chunks=50), y).coef_.dtype == np.float32
+
+
+def test_unknown_and_empty_chunks_case_29(client):
+    X, y = problem((120, 20))
+    keep = np.ones(120, bool)
+    keep[30:60] = False
+    lazy, lazy_y = da.from_array(X, chunks=(30, -1)), da.from_array(y, chunks=30)
+    mask = da.from_array(keep, chunks=30)
+    model = Lasso(0.05, tol=1e-8, n_shards=2)
+    found = fitted(model.fit(lazy[mask], lazy_y[mask]))
+    np.testing.assert_array_equal(found[0], fitted(model.fit(X[keep], y[keep]))[0])
+
+
+def test_lengths_that_differ_case_31(client):
+    X, y = problem((120, 20))
+    with pytest.raises(ValueError, match="X has 120 rows, y has 119"):
+        Lasso().fit(da.from_array(X, chunks=50), y[1:])
+
+
+@pytest.mark.parametrize("where", ["X", "y"])
+def test_nan_is_an_error(client, where):
+    X, y = problem((120, 20))
+    (X if where == "X" else y)[(3,) * (2 if where == "X" else 1)] = np.nan
+    with pytest.raises(ValueError, match=f"Input {where} contains NaN"):
+        Lasso().fit(da.from_array(X, chunks=50), da.from_array(y, chunks=50))
+
+
+def test_predict_is_lazy_and_keeps_row_chunks(client):
+    X, y = problem((120, 20))
+    lazy = da.from_array(X, chunks=(50, 7))
+    model = Lasso(0.05).fit(lazy, y)
+    predicted = model.predict(lazy)
+    assert isinstance(predicted, da.Array)
+    assert predicted.chunks == ((50, 50, 20),)
+    np.testing.assert_allclose(predicted.compute(), model.predict(X))
+    blocks = lazy.map_blocks(sp.csr_matrix, meta=sp.csr_matrix((0, 0)))
+    np.testing.assert_allclose(model.predict(blocks).compute(), model.predict(X))
+    two = Lasso(0.05).fit(X, np.column_stack([y, y]))
+    assert two.predict(lazy).shape == (120, 2)
+    np.testing.assert_allclose(two.predict(lazy).compute(), two.predict(X))
+    with pytest.raises(ValueError, match="19 features"):
+        model.predict(lazy[:, 1:])
+
+
+def test_without_a_client_it_is_computed_here():
+    X, y = problem((120, 20))
+    model = Lasso(0.05, n_shards=2).fit(da.from_array(X, chunks=50), da.from_array(y, chunks=50))
+    np.testing.assert_array_equal(model.coef_, Lasso(0.05, n_shards=2).fit(X, y).coef_)
