@@ -54,7 +54,7 @@ def current_client() -> Client | None:
 
 def cluster_ranks(client: Client) -> int:
     """Ranks that fill the cluster: one a worker thread."""
-    return sum(worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
+    return sum(worker["nthreads"] for worker in _workers(client).values())
 
 
 class _Host(NamedTuple):
@@ -115,9 +115,16 @@ def _held(client: Client, parts: list[Any], address: str) -> list[Any]:
     return client.scatter([_Part(part) for part in parts], workers=[address], hash=False)
 
 
+def _workers(client: Client) -> dict[str, Any]:
+    """The cluster's workers by address."""
+    # Not client.scheduler_info(): its periodic refresh, without workers, may come in between.
+    scheduler: Any = client.scheduler
+    return client.sync(scheduler.identity, n_workers=-1)["workers"]
+
+
 def _placed(client: Client, size: int) -> list[tuple[str, list[int]]]:
     """Workers that take part with their ranks, filled by their threads in order of address."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = _workers(client)
     if not workers:
         raise RuntimeError("the cluster has no workers; wait for some: client.wait_for_workers(1)")
     seats = [address for address in sorted(workers) for _ in range(workers[address]["nthreads"])]
