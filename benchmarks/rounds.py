@@ -1,10 +1,11 @@
 """What a round costs before any work is done in it: milliseconds per exchange between ranks in threads.
 
-    python benchmarks/rounds.py
+    python benchmarks/rounds.py [--dask tcp | tls]
 
 For 2 and 8 ranks: `allreduce` in a loop under `launch`, a whole engine round (schedule, push a Sum, exchange,
 pull) under `run`, a bare threading.Barrier, and one np.add of the same array in one thread. Each figure is
-the median over rounds, then the median [min..max] over launches.
+the median over rounds, then the median [min..max] over launches. With --dask: the first two between two
+worker processes of a LocalCluster, and what a whole launch costs.
 """
 
 from __future__ import annotations
@@ -33,11 +34,10 @@ class Idle(Program):
     def __init__(self, values: int, rounds: int):
         self.values = values
         self.schedule = RoundRobin(rounds, sweeps=1)
-        self.clock: list[float] = []
 
     def init(self, part, rank, size, rng):
         """A rank's vector and the place for the total."""
-        return SimpleNamespace(x=np.full(self.values, 1.0 + rank), total=None, rank=rank)
+        return SimpleNamespace(x=np.full(self.values, 1.0 + rank), total=None, clock=[])
 
     def push(self, shard, plan):
         """Exchange the vector."""
@@ -46,8 +46,7 @@ class Idle(Program):
     def pull(self, shard, plan, received, sent):
         """Keep the total."""
         shard.total = received
-        if shard.rank == 0:
-            self.clock.append(time.perf_counter())
+        shard.clock.append(time.perf_counter())
 
 
 def main() -> None:
@@ -56,9 +55,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5, help="launches a figure (default 5)")
+    parser.add_argument("--dask", choices=("tcp", "tls"), help="ranks on two worker processes instead")
     parser.add_argument("--quick", action="store_true", help="a tenth of the rounds, two launches")
     options = parser.parse_args()
     repeats = 2 if options.quick else options.repeats
+    if options.dask:
+        on_dask(options.dask, repeats, 10 if options.quick else 1)
+        return
     print(f"{'ms per round, median [min..max]':<34}{'ranks':>6}{'size':>8}")
     for size, values in SIZES.items():
         rounds = max(ROUNDS[size] // (10 if options.quick else 1), 3) + WARM
@@ -70,6 +73,27 @@ def main() -> None:
                 times = [engine_rounds(ranks, values, rounds) for _ in range(repeats)]
                 report("engine round", ranks, size, times)
                 report("threading.Barrier", ranks, "-", [barriers(ranks, rounds) for _ in range(repeats)])
+
+
+def on_dask(protocol: str, repeats: int, fraction: int) -> None:
+    """The same between two single-thread worker processes, over the mesh."""
+    from distributed import Client, LocalCluster
+    from distributed.security import Security
+
+    security = {"security": Security.temporary()} if protocol == "tls" else {}
+    where = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "protocol": f"{protocol}://"}
+    with LocalCluster(**where, **security) as cluster, Client(cluster, **security):
+        print(f"{f'ms per round over {protocol}, median [min..max]':<44}{'size':>8}")
+        for size, values in SIZES.items():
+            rounds = max(ROUNDS[size] // fraction, 3) + WARM
+            report("allreduce", 2, size, [allreduces(2, values, rounds) for _ in range(repeats)])
+            report("engine round", 2, size, [engine_rounds(2, values, rounds) for _ in range(repeats)])
+        starts = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            launch(lambda group, _: group.gather(None), [0, 1])
+            starts.append(time.perf_counter() - start)
+        report("a launch that does nothing", 2, "-", starts)
 
 
 def report(what: str, ranks: int, size: str, seconds: list[float]) -> None:
@@ -98,9 +122,7 @@ def allreduces(ranks: int, values: int, rounds: int) -> float:
 
 def engine_rounds(ranks: int, values: int, rounds: int) -> float:
     """Seconds a round of the engine, seen from rank 0."""
-    program = Idle(values, rounds + 1)
-    run(program, [None] * ranks)
-    return per_round(program.clock)
+    return per_round(run(Idle(values, rounds + 1), [None] * ranks).shards[0].clock)
 
 
 def barriers(ranks: int, rounds: int) -> float:
