@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
@@ -20,12 +19,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from ..comm.local import launch
 from ..engine.run import ranks_available, run
 from ..partition import Slab, split, split_axis
-from ..schedule import Certified, DynamicPriority, Plan, Policy, Report, RoundRobin
+from ..schedule import Certified, DynamicPriority, Policy, Report, RoundRobin
 from .design import SparseDesign
 from .lasso_block import Rules, assembled
 from .lasso_columns import ColumnPart, LassoColumns
 from .lasso_rows import LassoRows, RowPart
-from .objective import Distance, Penalty, gap_of, primal_of
+from .objective import Distance, Penalty, gap_of
+from .progress import Progress
 
 __all__ = ["ElasticNet", "Lasso"]
 
@@ -302,7 +302,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         parts = problem.parts(target, start)
-        done = run(program, parts, seed=seed, callback=_Progress(penalty, n) if self.verbose else None)
+        done = run(program, parts, seed=seed, callback=Progress(penalty, n) if self.verbose else None)
         coef, intercept = assembled(done.shards)
         if not np.isfinite(coef.astype(problem.dtype)).all():
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
@@ -393,22 +393,3 @@ class Lasso(ElasticNet):
 
     def _l1(self) -> float:
         return 1.0
-
-
-class _Progress:
-    """Prints a line after every measurement."""
-
-    def __init__(self, penalty: Penalty, n: int):
-        self.penalty, self.n = penalty, n
-        self.start = time.perf_counter()
-
-    def __call__(self, round: int, plan: Plan | None, reports: list[Report] | None) -> None:
-        if not reports or reports[0] is None or "rr" not in reports[0].terms:
-            return
-        terms = reports[0].terms
-        support = sum(int(report.terms["support"]) for report in reports)
-        objective, gap = primal_of(reports, self.penalty) / self.n, gap_of(reports, self.penalty) / self.n
-        print(
-            f"[daskstrads] pass {int(terms['passes'])}: objective {objective:.8g}, gap {gap:.2e}, "
-            f"{support} nonzero, {time.perf_counter() - self.start:.2f} s"
-        )

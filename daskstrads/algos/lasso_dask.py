@@ -8,15 +8,13 @@ import dask
 import dask.array as da
 import numpy as np
 from dask import delayed
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_n_features
 
 from ..engine.session_dask import cluster_ranks, current_client, placement
 from ..partition import split_axis
 from ..partition.collections_dask import known, pieces, slabs
 from .lasso import ElasticNet, Problem
-from .lasso_columns import ColumnPart
-from .lasso_rows import RowPart
+from .parts_dask import measured, predicted_block, rank_part
 
 __all__ = ["predicted", "problem_of"]
 
@@ -46,7 +44,7 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
     axis = split_axis(X.shape)
     made, bounds = slabs(X, model.n_shards or cluster_ranks(client), axis)
     made = list(client.persist(made))
-    sizes = client.gather(client.compute([delayed(_measure)(slab) for slab in made]))
+    sizes = client.gather(client.compute([delayed(measured)(slab) for slab in made]))
     places = placement(client, len(made))
     cuts = bounds if axis == 0 else None
     total = None if weight is None else float(da.sum(weight).compute())
@@ -56,7 +54,7 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
         weights = [None] if weight is None else pieces(weight, cuts)
         each = len(target) > 1 or axis == 0
         made_parts = [
-            delayed(_part)(
+            delayed(rank_part)(
                 slab,
                 target[rank if each else 0],
                 weights[rank if weight is not None and each else 0],
@@ -84,7 +82,7 @@ def predicted(model: ElasticNet, X: Any) -> Any:
     whole = X.rechunk({1: X.shape[1]})
     flat = np.ndim(coef) == 1
     return da.map_blocks(
-        _predict,
+        predicted_block,
         whole,
         coef,
         intercept,
@@ -95,37 +93,5 @@ def predicted(model: ElasticNet, X: Any) -> Any:
     )
 
 
-def _predict(block: Any, coef: np.ndarray, intercept: Any) -> np.ndarray:
-    if hasattr(block, "to_scipy_sparse"):
-        block = block.to_scipy_sparse()
-    return safe_sparse_dot(block, coef.T, dense_output=True) + intercept
-
-
 def _collection(v: Any) -> Any:
     return known(v) if isinstance(v, da.Array) else da.from_array(np.asarray(v), chunks=-1)
-
-
-def _measure(slab: Any) -> tuple[int, str]:
-    values = slab.matrix if isinstance(slab.matrix, np.ndarray) else slab.matrix.values
-    return slab.entries, str(values.dtype)
-
-
-def _part(
-    slab: Any, y: np.ndarray, weight: np.ndarray | None, start: np.ndarray, n: int, total: float | None
-) -> ColumnPart | RowPart:
-    """A rank's part, made where its slab is; weights sum to n over all ranks.
-
-    Raises:
-        ValueError: NaN or infinity in y, or weights that are negative or all zero.
-    """
-    y = np.asarray(y, np.float64)
-    if not np.isfinite(y).all():
-        raise ValueError("Input y contains NaN or infinity")
-    if weight is None:
-        weight = np.ones(len(y))
-    else:
-        weight = np.asarray(weight, np.float64)
-        if not (np.isfinite(weight).all() and (weight >= 0).all() and total):
-            raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
-        weight = weight * (n / total)
-    return (ColumnPart if slab.axis == 1 else RowPart)(slab, y, weight, start)

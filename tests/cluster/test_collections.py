@@ -112,3 +112,17 @@ def test_without_a_client_it_is_computed_here():
     X, y = problem((120, 20))
     model = Lasso(0.05, n_shards=2).fit(da.from_array(X, chunks=50), da.from_array(y, chunks=50))
     np.testing.assert_array_equal(model.coef_, Lasso(0.05, n_shards=2).fit(X, y).coef_)
+
+
+def test_workers_and_scheduler_load_no_scikit_learn(client):
+    X, y = problem((120, 20))
+    Lasso(0.05, verbose=True).fit(da.from_array(X, chunks=50), y).predict(
+        da.from_array(X, chunks=50)
+    ).compute()
+
+    def loaded():
+        import sys
+
+        return "sklearn" in sys.modules
+
+    assert not any(client.run(loaded).values())

@@ -1,0 +1,47 @@
+"""What workers run for a fit on dask arrays: tasks that need no scikit-learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..partition import Slab
+from .lasso_columns import ColumnPart
+from .lasso_rows import RowPart
+
+__all__ = ["measured", "predicted_block", "rank_part"]
+
+
+def predicted_block(block: Any, coef: np.ndarray, intercept: Any) -> np.ndarray:
+    """X b + c of a chunk, dense or sparse."""
+    if hasattr(block, "to_scipy_sparse"):
+        block = block.to_scipy_sparse()
+    return np.asarray(block @ coef.T) + intercept
+
+
+def measured(slab: Slab) -> tuple[int, str]:
+    """Stored entries of a slab, and their dtype."""
+    values = slab.matrix if isinstance(slab.matrix, np.ndarray) else slab.matrix.values
+    return slab.entries, str(values.dtype)
+
+
+def rank_part(
+    slab: Slab, y: np.ndarray, weight: np.ndarray | None, start: np.ndarray, n: int, total: float | None
+) -> ColumnPart | RowPart:
+    """A rank's part, made where its slab is; weights sum to n over all ranks.
+
+    Raises:
+        ValueError: NaN or infinity in y, or weights that are negative or all zero.
+    """
+    y = np.asarray(y, np.float64)
+    if not np.isfinite(y).all():
+        raise ValueError("Input y contains NaN or infinity")
+    if weight is None:
+        weight = np.ones(len(y))
+    else:
+        weight = np.asarray(weight, np.float64)
+        if not (np.isfinite(weight).all() and (weight >= 0).all() and total):
+            raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
+        weight = weight * (n / total)
+    return (ColumnPart if slab.axis == 1 else RowPart)(slab, y, weight, start)
