@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
+from distributed import Client, Future, LocalCluster
 
 from daskstrads import ElasticNet, Gather, Lasso, Program, Rotate, RoundRobin, Scatter, Sum, launch, run
 from daskstrads.comm.local import launch as launch_threads
@@ -273,3 +273,62 @@ def test_round_robin_program_of_one_rank(client):
     done = run(Count(), [0])
     assert done.rounds == 6
     assert done.shards[0][0] == 6.0
+
+
+def test_tls_cluster():
+    from distributed.security import Security
+
+    security = Security.temporary()
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with (
+        LocalCluster(protocol="tls://", security=security, **options) as cluster,
+        Client(cluster, security=security) as client,
+    ):
+        client.wait_for_workers(2)
+        there = launch(everything, range(2))
+    for far, near in zip(there, launch_threads(everything, range(2)), strict=True):
+        np.testing.assert_array_equal(flat(far), flat(near))
+
+
+def test_a_cancelled_run_frees_its_workers(client):
+    class Endless(Fails):
+        def schedule(self, round, reports):
+            return round
+
+    caught = []
+
+    def go():
+        with client.as_current():
+            try:
+                run(Endless("never", "raise"), [0, 1])
+            except Exception as error:
+                caught.append(error)
+
+    running = threading.Thread(target=go)
+    running.start()
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        keys = client.run_on_scheduler(
+            lambda dask_scheduler: [
+                key
+                for key, task in dask_scheduler.tasks.items()
+                if str(key).startswith("daskstrads-Endless") and task.state == "processing"
+            ]
+        )
+        if len(keys) == 2:
+            break
+        time.sleep(0.05)
+    time.sleep(0.5)
+    client.cancel([Future(key, client) for key in keys])
+    running.join(20)
+    assert not running.is_alive()
+    assert isinstance(caught[0], PeerLost | RuntimeError)
+    end = time.monotonic() + 10
+    while time.monotonic() < end and any(client.run(rank_threads).values()):
+        time.sleep(0.1)
+    assert not any(client.run(rank_threads).values())
+    assert run(Fails("never", "raise"), [0, 1]).rounds == 500
+
+
+def rank_threads():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("daskstrads")]
