@@ -51,12 +51,17 @@ def tree_sum(values: Sequence[Any]) -> Any:
     """Total of one value a rank (arrays, numbers or Streams, all alike) in T(P) order, as a new object.
 
     Arrays of any shape; numbers give a numpy scalar. The bits are those of `allreduce` over as many ranks.
+    Dask Futures or Delayed are summed where they are, by a graph of merge tasks; the result is lazy too.
 
     Raises:
         TypeError: a value that cannot be summed.
         ValueError: no values, or kinds, dtypes, shapes or sizes that differ; names the ranks.
     """
     values = list(values)
+    if any(type(value).__module__.startswith(("dask.", "distributed.")) for value in values):
+        from .tree_dask import tree_sum_graph
+
+        return tree_sum_graph(values)
     check_alike({rank: describe(value, rank) for rank, value in enumerate(values)})
     return sum_alike(values)
 
