@@ -42,8 +42,6 @@ def design(slab: Slab) -> DenseDesign | SparseDesign:
 class DenseDesign:
     """Dense X (n, p) in either order, a view of the caller's memory."""
 
-    sparse = False
-
     def __init__(self, X: np.ndarray):
         self.shape = X.shape
         self.by_columns = _packed(X.T)
@@ -120,8 +118,6 @@ class DenseDesign:
 
 class SparseDesign:
     """Sparse X (n, p), compressed along its columns (axis 1) or rows (axis 0)."""
-
-    sparse = True
 
     def __init__(self, compressed: Compressed, axis: int):
         count = len(compressed.offsets) - 1

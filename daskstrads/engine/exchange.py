@@ -53,7 +53,10 @@ def exchange(sent: Any, group: Group, checksum: int, compare: Callable[[list[int
 def _travels_alone(entry: Any, size: int) -> bool:
     if isinstance(entry, Rotate):
         return size > 1
-    return isinstance(entry, Sum) and size > 2 and getattr(entry.value, "nbytes", 0) > _MEETING_BYTES
+    if not isinstance(entry, Sum) or size <= 2 or not isinstance(entry.value, np.ndarray | Stream):
+        return False
+    # A Stream counts as if it were dense: its own bytes differ from rank to rank, and all must agree.
+    return entry.value.size * entry.value.dtype.itemsize > _MEETING_BYTES
 
 
 def _told(entry: Any, alone: bool) -> str:

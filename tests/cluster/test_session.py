@@ -40,7 +40,11 @@ def everything(group, part):
 
     small, large = rng.standard_normal(50), rng.standard_normal(20_000)
     stream = Stream.from_dense(np.where(rng.random(1000) < 0.1, rng.standard_normal(1000), 0.0))
+    # Large as an array, and of very different bytes from rank to rank.
+    count = 30 if part % 2 else 15_000
+    uneven = Stream.from_coo(np.arange(count), np.full(count, 1.5), 60_000)
     sent = (
+        Sum(uneven),
         Sum(small),
         Sum(large),
         Scatter(large),
@@ -49,10 +53,10 @@ def everything(group, part):
         Sum(stream),
     )
     received = exchange(sent, group, 0, lambda checksums: None)
-    total, whole, piece, gathered, block, streams = received
+    mixed, total, whole, piece, gathered, block, streams = received
     block[0] = 0.0  # the receiver owns it
     return (
-        total, whole, piece, [entry["x"] for entry in gathered], block, streams.dense(),
+        mixed.dense(), total, whole, piece, [entry["x"] for entry in gathered], block, streams.dense(),
         allreduce(large, group), allreduce(stream, group).dense(),
     )  # fmt: skip
 

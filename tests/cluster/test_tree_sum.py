@@ -3,19 +3,8 @@
 import numpy as np
 import pytest
 from dask import delayed
-from distributed import Client, LocalCluster
 
 from daskstrads.sparse_reduce import Stream, tree_sum
-
-
-@pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        client.wait_for_workers(2)
-        yield client
 
 
 def values(kind, size):
