@@ -10,9 +10,11 @@ import numpy as np
 from dask import delayed
 from sklearn.utils.validation import _check_n_features
 
-from ..engine.session_dask import cluster_ranks, current_client, placement
+from ..engine.host_dask import Deferred
+from ..engine.session_dask import cluster_ranks, current_client
 from ..partition import split_axis
 from ..partition.collections_dask import known, pieces, slabs
+from ..sparse_reduce import tree_sum
 from .lasso import ElasticNet, Problem
 from .parts_dask import measured, predicted_block, rank_part
 
@@ -43,36 +45,33 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
     _check_n_features(model, X, reset=True)
     axis = split_axis(X.shape)
     made, bounds = slabs(X, model.n_shards or cluster_ranks(client), axis)
-    made = list(client.persist(made))
-    sizes = client.gather(client.compute([delayed(measured)(slab) for slab in made]))
-    places = placement(client, len(made))
+    slab_futures = client.compute(made)
+    entries, single = tree_sum([delayed(measured)(slab) for slab in slab_futures]).compute()
     cuts = bounds if axis == 0 else None
-    total = None if weight is None else float(da.sum(weight).compute())
+    total = None
+    weights: list[Any] = [None] * len(made)
+    if weight is not None:
+        weights = client.compute(pieces(weight, cuts))
+        total = float(tree_sum([delayed(np.sum)(piece) for piece in weights]).compute())
+        weights *= len(made) // len(weights)
 
     def parts(k: int, start: np.ndarray) -> list[Any]:
-        target = pieces(y if y.ndim == 1 else y[:, k], cuts)
-        weights = [None] if weight is None else pieces(weight, cuts)
-        each = len(target) > 1 or axis == 0
-        made_parts = [
-            delayed(rank_part)(
-                slab,
-                target[rank if each else 0],
-                weights[rank if weight is not None and each else 0],
-                start if axis == 0 else start[bounds[rank] : bounds[rank + 1]],
-                X.shape[0],
-                total,
-            )
-            for rank, slab in enumerate(made)
-        ]
+        target = client.compute(pieces(y if y.ndim == 1 else y[:, k], cuts))
+        target *= len(made) // len(target)  # one future for all: a worker fetches it once
         return [
-            client.compute(part, workers=[places[rank]], allow_other_workers=True)
-            for rank, part in enumerate(made_parts)
-        ]
+            Deferred(
+                rank_part,
+                (
+                    slab_futures[rank], target[rank], weights[rank],
+                    start if axis == 0 else start[bounds[rank] : bounds[rank + 1]], X.shape[0], total,
+                ),
+            )
+            for rank in range(len(made))
+        ]  # fmt: skip
 
-    dtype = np.float32 if all(kind == "float32" for _, kind in sizes) else np.float64
-    entries = sum(entries for entries, _ in sizes)
+    dtype = np.float32 if single == len(made) else np.float64
     targets = 1 if y.ndim == 1 else y.shape[1]
-    return Problem(X.shape, axis, entries, dtype, targets, y.ndim == 1, weight is not None, parts)
+    return Problem(X.shape, axis, int(entries), dtype, targets, y.ndim == 1, weight is not None, parts)
 
 
 def predicted(model: ElasticNet, X: Any) -> Any:

@@ -20,10 +20,10 @@ def predicted_block(block: Any, coef: np.ndarray, intercept: Any) -> np.ndarray:
     return np.asarray(block @ coef.T) + intercept
 
 
-def measured(slab: Slab) -> tuple[int, str]:
-    """Stored entries of a slab, and their dtype."""
+def measured(slab: Slab) -> np.ndarray:
+    """Stored entries of a slab, and 1 if they are float32; to be added up."""
     values = slab.matrix if isinstance(slab.matrix, np.ndarray) else slab.matrix.values
-    return slab.entries, str(values.dtype)
+    return np.array([slab.entries, values.dtype == np.float32], np.int64)
 
 
 def rank_part(

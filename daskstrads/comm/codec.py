@@ -11,7 +11,7 @@ import numpy as np
 
 from .group import Payload, freeze
 
-__all__ = ["DecodeError", "decode", "encode", "frozen", "register"]
+__all__ = ["DecodeError", "decode", "encode", "frozen", "packed", "register", "unpacked"]
 
 _ALIGN = 64  # buffers start at multiples of a cache line, so that arrays made of them are aligned
 _KINDS = "biufcSU"
@@ -152,6 +152,25 @@ def decode(description: bytes, body: np.ndarray) -> Payload:
     except Exception as error:  # json's, numpy's, those of a registered class
         raise DecodeError(f"not a payload: {type(error).__name__}: {str(error)[:200]}") from error
     return payload
+
+
+def packed(payload: Payload) -> list[bytes]:
+    """`encode` for carriers that take bytes: the description and the body.
+
+    Raises: as `encode`.
+    """
+    description, buffers, _ = encode(payload)
+    return [description, b"".join(buffers)]
+
+
+def unpacked(parts: list[bytes]) -> Payload:
+    """The payload of `packed`.
+
+    Raises:
+        DecodeError: parts that `packed` did not make.
+    """
+    description, body = parts
+    return decode(description, np.frombuffer(body, np.uint8))
 
 
 class _Reader:

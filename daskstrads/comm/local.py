@@ -100,6 +100,7 @@ class LocalGroup:
     """The ranks of one process, a thread each; payloads change hands in memory (a `Group`)."""
 
     shared = True
+    desk = None
 
     def __init__(self, room: _Room, rank: int):
         self._room = room

@@ -60,14 +60,25 @@ class Mesh:
         self._guests: set[socket.socket] | None = set()
         self._welcoming: list[threading.Thread] = []
 
-    def listen(self, host: str, port: int = 0) -> int:
-        """Open the listener; its port."""
+    def listen(self, host: str, ports: tuple[int, int] | None = None) -> int:
+        """Open the listener on a free port, of `ports` (first, last) where given; the port.
+
+        Raises:
+            OSError: none is free.
+        """
+        first, last = ports or (0, 0)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server(
-            (host, port), family=family, backlog=max(16, 2 * len(self.ranks))
-        )
-        self._listener.setblocking(False)
-        return self._listener.getsockname()[1]
+        for port in range(first, last + 1):
+            try:
+                listener = socket.create_server((host, port), family=family, backlog=2 * len(self.ranks) + 16)
+            except OSError:
+                if port == last:
+                    raise
+            else:
+                self._listener = listener
+                break
+        listener.setblocking(False)
+        return listener.getsockname()[1]
 
     def connect(self, addresses: list[tuple[str, int]]) -> None:
         """Connect to every other worker (the later one calls) and start the thread that owns the connections.

@@ -10,7 +10,9 @@ from .codec import frozen
 from .group import Aborted, Payload, unshared
 from .link import MAIL, MEET
 
-__all__ = ["Carrier", "MeshGroup", "PeerLost", "Room"]
+__all__ = ["DEAL", "Carrier", "MeshGroup", "PeerLost", "Room"]
+
+DEAL = 255  # a kind of mail that no frame carries: what this worker brings to its own ranks
 
 
 class PeerLost(RuntimeError):  # noqa: N818 - what happened, in the user's words
@@ -31,7 +33,8 @@ class Room:
         self.cause: BaseException | None = None
         # box[kind][to][source]
         self.box: dict[int, dict[int, list[SimpleQueue]]] = {
-            kind: {rank: [SimpleQueue() for _ in range(size)] for rank in local} for kind in (MEET, MAIL)
+            kind: {rank: [SimpleQueue() for _ in range(size)] for rank in local}
+            for kind in (MEET, MAIL, DEAL)
         }
 
     def abort(self, cause: BaseException) -> bool:
@@ -97,12 +100,12 @@ class Carrier(Protocol):
 
 
 class MeshGroup:
-    """One rank's side of a mesh (a `Group`)."""
+    """One rank's side of a mesh (a `Group`); `desk` is where a scheduler's plans arrive, if one deals them."""
 
     shared = False
 
-    def __init__(self, room: Room, mesh: Carrier, rank: int):
-        self._room, self._mesh = room, mesh
+    def __init__(self, room: Room, mesh: Carrier, rank: int, desk: Any = None):
+        self._room, self._mesh, self.desk = room, mesh, desk
         self.rank, self.size = rank, room.size
 
     def send(self, to: int, payload: Payload) -> None:

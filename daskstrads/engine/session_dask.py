@@ -1,31 +1,26 @@
-"""Ranks on the workers of a Dask cluster: one long task a worker hosts its ranks, which meet over a mesh."""
+"""Ranks on the workers of a Dask cluster, seen from the client: who takes part, start, watch, collect."""
 
 from __future__ import annotations
 
-import platform
-import ssl
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
-from distributed import Client, Future, Worker, get_worker
-from distributed.utils import sync
-from distributed.worker import secede
+from distributed import Client, Future, get_worker
 
-from ..comm.group import Aborted, note
-from ..comm.link import Limits
-from ..comm.mesh import Mesh
-from ..comm.mesh_group import MeshGroup, PeerLost, Room
-from ..schedule.plugin_dask import SessionPlugin
+from ..comm.group import Aborted
+from ..comm.mesh_group import PeerLost
+from ..schedule.plugin_dask import SessionPlugin, packed_policy
+from .host_dask import Deferred, Host, Kept, host
+from .options_dask import Options
+from .plugin_dask import RankPlugin
 
-__all__ = ["cluster_ranks", "current_client", "launch_on_workers", "placement"]
+__all__ = ["adopted", "cluster_ranks", "collected", "current_client", "launch_on_workers"]
 
-START_TIMEOUT = 60.0  # seconds until all workers must have started their ranks
 GRACE = 5.0  # seconds that the others may take to end after one has failed
+_WATCH = 1.0  # seconds between two looks at the members of a running session
 
 
 def current_client() -> Client | None:
@@ -57,62 +52,184 @@ def cluster_ranks(client: Client) -> int:
     return sum(worker["nthreads"] for worker in _workers(client).values())
 
 
-class _Host(NamedTuple):
-    """What a worker needs to host its ranks."""
-
-    session: str
-    place: int
-    ranks: list[list[int]]  # of every worker
-    fn: Callable[[Any, Any], Any]
-    timeout: float
-    start_timeout: float
-    limits: Limits
+def collected(values: Sequence[Any]) -> list[Any]:
+    """The values, those that are Futures fetched from their workers."""
+    futures = [value for value in values if isinstance(value, Future)]
+    if not futures:
+        return list(values)
+    fetched = iter(futures[0].client.gather(futures))
+    return [next(fetched) if isinstance(value, Future) else value for value in values]
 
 
 def launch_on_workers(
-    client: Client, fn: Callable[[Any, Any], Any], parts: Sequence[Any], *, timeout: float, name: str
-) -> list[Any]:
+    client: Client, fn: Callable[[Any, Any], Any], parts: Sequence[Any], *, timeout: float, name: str,
+    policy: Any = None, seed: int = 0, told: bool = False,
+) -> list[Any]:  # fmt: skip
     """`comm.local.launch` on the client's workers: `fn(group, part)` once a rank, results in rank order.
 
-    Every part goes to its worker once; ranks then talk to each other directly.
+    Every part goes to its worker once, or is made there (`Deferred`); ranks then talk to each other directly.
+    A built-in `policy` lives on the scheduler, which deals its plans to `group.desk`.
 
     Raises:
         RuntimeError: no workers, or a scheduler or workers without this package.
         PeerLost: a worker was lost.
         Exception: whatever a rank raised, with a note that names the rank.
     """
-    places = _placed(client, len(parts))
-    _install(client)
-    session = uuid.uuid4().hex
-    ranks = [members for _, members in places]
-    futures = []
-    try:
-        for index, (address, members) in enumerate(places):
-            held = _held(client, [parts[rank] for rank in members], address)
-            host = _Host(session, index, ranks, fn, timeout, START_TIMEOUT, Limits())
-            futures.append(
-                client.submit(
-                    _host, host, *held, workers=[address], pure=False, retries=0,
-                    key=f"daskstrads-{name}-{session[:8]}-worker-{index}",
+    options = Options.read()
+    with Session(client, name, parts, options) as session:
+        session.open(policy, seed)
+        return session.hosted(fn, timeout, told)
+
+
+class Session:
+    """One run's workers and what is known of them."""
+
+    def __init__(self, client: Client, name: str, parts: Sequence[Any], options: Options):
+        self.client, self.name, self.parts, self.options = client, name, list(parts), options
+        self.id = uuid.uuid4().hex
+        places = _placed(client, self.parts)
+        self.addresses = [address for address, _ in places]
+        self.ranks = [members for _, members in places]
+        self.dealt = False
+
+    def __enter__(self) -> Session:
+        _install(self.client)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.client.status == "running":
+            self.ask("leave")
+
+    def ask(self, handler: str, **message: Any) -> Any:
+        """Call one of the SessionPlugin's handlers."""
+        scheduler: Any = self.client.scheduler
+        call = getattr(scheduler, f"daskstrads_{handler}")
+        return self.client.sync(call, session=self.id, callback_timeout=self.options.connect, **message)
+
+    def open(self, policy: Any, seed: int) -> None:
+        """Tell the scheduler, which deals the plans of a built-in policy."""
+        packed = packed_policy(policy)
+        self.dealt = packed is not None
+        size = len(self.parts)
+        self.ask("open", client=self.client.id, count=len(self.ranks), size=size, seed=seed, policy=packed)
+
+    def hosted(self, fn: Callable[[Any, Any], Any], timeout: float, told: bool) -> list[Any]:
+        """Ranks as threads of one long task a worker: their results, in rank order."""
+        futures = []
+        try:
+            for place, address in enumerate(self.addresses):
+                recipes = self.recipes(place)
+                spec = Host(
+                    self.id, self.name, place, self.ranks, fn, timeout, self.options, self.dealt, told
                 )
-            )  # fmt: skip
-        return _results(client, futures, ranks)
-    finally:
-        client.cancel(futures)
-        _leave(client, session)
+                futures.append(
+                    self.client.submit(
+                        host, spec, recipes, workers=[address], pure=False, retries=0,
+                        key=f"daskstrads-{self.name}-{self.id[:8]}-worker-{place}",
+                    )
+                )  # fmt: skip
+            self.watch(futures, list(range(len(futures))))
+            found: dict[int, Any] = {}
+            for members, entries in zip(self.ranks, self.client.gather(futures), strict=True):
+                found.update(zip(members, entries, strict=True))
+        finally:
+            self.client.cancel(futures)
+        return [found[rank] for rank in sorted(found)]
+
+    def recipes(self, place: int) -> Any:
+        """A worker's parts, sent there once, or what makes them."""
+        parts = [self.parts[rank] for rank in self.ranks[place]]
+        if all(isinstance(part, Deferred) for part in parts):
+            return [[part.fn, list(part.args)] for part in parts]
+
+        def scatter() -> Any:
+            # As one object: what several ranks share, they get once.
+            where = [self.addresses[place]]
+            return self.client.scatter([_Parts(parts)], workers=where, hash=False, asynchronous=True)
+
+        return self.client.sync(scatter, callback_timeout=self.options.start)[0]
+
+    def watch(self, futures: list[Future], places: list[int]) -> None:
+        """Wait until all futures, which are on the workers at `places`, are done.
+
+        Raises:
+            PeerLost: a worker was lost.
+            Exception: the root cause, when a future failed.
+        """
+        changed = threading.Event()
+        for future in futures:
+            future.add_done_callback(lambda _: changed.set())
+        start, look = time.monotonic(), time.monotonic() + _WATCH
+        deadline: float | None = None
+        gone: dict[int, str] = {}
+        while True:
+            states = [future.status for future in futures]
+            if all(state == "finished" for state in states):
+                return
+            now = time.monotonic()
+            if deadline is None and any(state not in ("pending", "finished") for state in states):
+                deadline = now + GRACE  # the others end by themselves, unless their worker is gone
+            if deadline is None and gone:
+                deadline = now + 1.0
+            waiting = [state == "pending" and place not in gone for state, place in zip(states, places)]
+            if deadline is not None and (now > deadline or not any(waiting)):
+                break
+            if now >= look and self.client.status == "running":
+                gone, look = self.gone(now - start), now + _WATCH
+                continue
+            changed.wait(0.1)  # polled as well: not every way that a future can end calls back
+            changed.clear()
+        errors = [
+            self.error(future, place, gone)
+            for future, place in zip(futures, places, strict=True)
+            if future.status != "finished"
+        ]
+        raise min(errors, key=lambda error: isinstance(error, PeerLost | Aborted))
+
+    def gone(self, seconds: float) -> dict[int, str]:
+        """Workers (by place) that are lost, and why; `seconds`: since the start."""
+        told = self.ask("status")
+        lost = {address: "it left the cluster" for address in told["lost"]} | {
+            address: f"the scheduler has not heard of it for {silence:.0f} s"
+            for address, silence in told["silent"].items()
+            if silence > self.options.silence + 2 * self.options.beat
+        }
+        if not told["joined"] and seconds > self.options.start + 2 * self.options.connect:
+            lost |= {address: "it did not start its ranks" for address in self.addresses}
+        return {place: lost[each] for place, each in enumerate(self.addresses) if each in lost}
+
+    def error(self, future: Future, place: int, gone: dict[int, str]) -> BaseException:
+        """Why `future`, on the worker at `place`, did not finish."""
+        if future.status == "error":
+            error: Any = future.exception()
+            return _missing(error, self.addresses[place]) or error
+        who = f"worker {place} with rank(s) {self.ranks[place]} ({self.addresses[place]})"
+        if self.client.status != "running":
+            return PeerLost(
+                f"{who} is lost: the client's connection to the scheduler is {self.client.status}"
+            )
+        why = gone.get(place) or f"its task is {future.status}: the worker is gone or the run was cancelled"
+        return PeerLost(f"{who} is lost: {why}")
 
 
-class _Part(NamedTuple):
-    """Keeps a part that is a list or a dict from being taken apart by scatter."""
+def adopted(client: Client, values: Sequence[Any]) -> list[Any]:
+    """The values with every `Kept` made a Future."""
 
-    value: Any
+    async def adopt() -> list[Any]:
+        made: list[Any] = []
+        for value in values:
+            if isinstance(value, Kept):
+                made.append(Future(value.key, client))
+                client.futures[value.key].finish()  # the scheduler knows it already, and who wants it
+            else:
+                made.append(value)
+        return made
+
+    return client.sync(adopt)
 
 
-def _held(client: Client, parts: list[Any], address: str) -> list[Any]:
-    """The parts as futures: those that are futures stay where they are, the others go to their worker."""
-    if all(isinstance(part, Future) for part in parts):
-        return parts
-    return client.scatter([_Part(part) for part in parts], workers=[address], hash=False)
+class _Parts(tuple):
+    """A worker's parts: as one object, which scatter does not take apart."""
 
 
 def _workers(client: Client) -> dict[str, Any]:
@@ -122,160 +239,59 @@ def _workers(client: Client) -> dict[str, Any]:
     return client.sync(scheduler.identity, n_workers=-1)["workers"]
 
 
-def _placed(client: Client, size: int) -> list[tuple[str, list[int]]]:
-    """Workers that take part with their ranks, filled by their threads in order of address."""
+def _placed(client: Client, parts: Sequence[Any]) -> list[tuple[str, list[int]]]:
+    """Workers that take part, in order of address, with their ranks: one a thread, near the data they need."""
     workers = _workers(client)
     if not workers:
         raise RuntimeError("the cluster has no workers; wait for some: client.wait_for_workers(1)")
     seats = [address for address in sorted(workers) for _ in range(workers[address]["nthreads"])]
-    order = sorted(workers)
+    size = len(parts)
+    # More ranks than threads: the threads are shared out evenly.
+    free = [seats[rank * len(seats) // size] for rank in range(size)] if size > len(seats) else seats
+    homes = _homes(client, parts)
+    seated: dict[int, str] = {}
+    for rank, home in homes.items():
+        if home in free:
+            free.remove(home)
+            seated[rank] = home
+    for rank in range(size):
+        if rank not in seated:
+            seated[rank] = free.pop(0)
     ranks: dict[str, list[int]] = {}
     for rank in range(size):
-        # Contiguous ranks on a worker; more ranks than threads go round again.
-        seat = seats[rank * len(seats) // size] if size >= len(seats) else seats[rank]
-        ranks.setdefault(seat, []).append(rank)
-    return [(address, ranks[address]) for address in order if address in ranks]
+        ranks.setdefault(seated[rank], []).append(rank)
+    return sorted(ranks.items())
 
 
-def _leave(client: Client, session: str) -> None:
-    scheduler: Any = client.scheduler
-    if scheduler is not None and client.status == "running":
-        client.sync(scheduler.daskstrads_leave, session=session)
-
-
-def placement(client: Client, size: int) -> list[str]:
-    """The worker's address of every rank of a run with `size` ranks."""
-    return [address for address, members in _placed(client, size) for _ in members]
+def _homes(client: Client, parts: Sequence[Any]) -> dict[int, str]:
+    """Where the first Future of each `Deferred` part is."""
+    first = {
+        rank: next((arg for arg in part.args if isinstance(arg, Future)), None)
+        for rank, part in enumerate(parts)
+        if isinstance(part, Deferred)
+    }
+    first = {rank: future for rank, future in first.items() if future is not None}
+    if not first:
+        return {}
+    holders = client.who_has(list(first.values()))
+    return {rank: holders[future.key][0] for rank, future in first.items() if holders.get(future.key)}
 
 
 def _install(client: Client) -> None:
-    try:
-        client.register_plugin(SessionPlugin())
-    except Exception as error:
-        raise RuntimeError(
-            "the scheduler cannot load daskstrads; install the same version on the scheduler and all workers"
-        ) from error
-
-
-def _results(client: Client, futures: list[Any], ranks: list[list[int]]) -> list[Any]:
-    """The ranks' results in rank order, or the root cause of the failure."""
-    changed = threading.Event()
-    for future in futures:
-        future.add_done_callback(lambda _: changed.set())
-    # Polled as well: not every way that a future can end calls back.
-    while all(future.status in ("pending", "finished") for future in futures):
-        if all(future.status == "finished" for future in futures):
-            break
-        changed.wait(0.5)
-        changed.clear()
-    else:  # one failed: the others end by themselves, unless their worker is gone
-        end = time.monotonic() + GRACE
-        while time.monotonic() < end and any(future.status == "pending" for future in futures):
-            time.sleep(0.02)
-    errors = [_error(future) for future in futures if future.status != "finished"]
-    if errors:
-        raise min(errors, key=lambda error: isinstance(error, PeerLost | Aborted))
-    results: dict[int, Any] = {}
-    for members, entries in zip(ranks, client.gather(futures), strict=True):
-        results.update(zip(members, entries, strict=True))
-    return [results[rank] for rank in sorted(results)]
-
-
-def _error(future: Any) -> BaseException:
-    if future.status == "error":
-        return future.exception()
-    return PeerLost(
-        f"{future.key} did not end ({future.status}): its worker is gone or the run was cancelled"
-    )
-
-
-def _host(host: _Host, *parts: Any) -> list[Any]:
-    """The task: this worker's ranks as threads; their results."""
-    worker = get_worker()
-    key = worker.get_current_task()
-    secede()  # the slot is free for other tasks; the dashboard still shows this one
-    members = host.ranks[host.place]
-    room = Room(sum(map(len, host.ranks)), members, host.timeout)
-    mesh = _meshed(host, room, worker)
-    results: dict[int, Any] = {}
-
-    def live(rank: int, part: Any) -> None:
+    for plugin, where in ((SessionPlugin(), "the scheduler"), (RankPlugin(), "a worker")):
         try:
-            results[rank] = host.fn(MeshGroup(room, mesh, rank), part)
-        except Aborted as error:
-            room.abort(error)
-        except BaseException as error:
-            note(error, f"raised on rank {rank} of {room.size}, worker {worker.address}")
-            if room.abort(error):
-                mesh.tell_abort(error)
-        else:
-            room.leave(rank)
-            mesh.tell_leave(rank)
+            client.register_plugin(plugin)
+        except Exception as error:
+            raise _missing(error, where) or RuntimeError(
+                f"daskstrads could not set itself up on {where}: {error}"
+            ) from error
 
-    threads = [
-        threading.Thread(
-            target=live,
-            args=(rank, part.value if isinstance(part, _Part) else part),
-            name=f"daskstrads-rank-{rank}",
-            daemon=True,
+
+def _missing(error: BaseException, where: str) -> RuntimeError | None:
+    """What to tell who has no daskstrads there, or another one."""
+    if isinstance(error, ImportError) and "daskstrads" in str(error):
+        return RuntimeError(
+            f"{where} cannot load daskstrads ({error}); install the same version on the scheduler and on all "
+            "workers"
         )
-        for rank, part in zip(members, parts, strict=True)
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)
-                if room.cause is None and not _wanted(worker, key):
-                    cancelled = RuntimeError("the run was cancelled")
-                    room.abort(cancelled)
-                    mesh.tell_abort(cancelled)
-    finally:
-        mesh.close()
-    if room.cause is not None and len(results) < len(members):
-        raise room.cause
-    return [results[rank] for rank in members]
-
-
-def _wanted(worker: Worker, key: Any) -> bool:
-    task = worker.state.tasks.get(key)
-    return task is not None and task.state in ("long-running", "executing")
-
-
-def _meshed(host: _Host, room: Room, worker: Worker) -> Mesh:
-    """Listen, tell the scheduler, connect to the others."""
-    mesh = Mesh(room, host.place, host.ranks, b"", limits=host.limits, contexts=_contexts(worker))
-    address = (
-        worker.address.split("://")[1].rsplit(":", 1)[0] if "inproc" not in worker.address else "127.0.0.1"
-    )
-    port = mesh.listen(address.strip("[]")) if len(host.ranks) > 1 else 0
-    member = {"worker": worker.address, "host": address.strip("[]"), "port": port, "versions": _versions()}
-    answer = sync(
-        worker.loop, worker.scheduler.daskstrads_join,
-        session=host.session, index=host.place, count=len(host.ranks), member=member,
-        timeout=host.start_timeout, callback_timeout=host.start_timeout + 10,
-    )  # fmt: skip
-    if "trouble" in answer:
-        mesh.close()
-        raise RuntimeError(answer["trouble"])
-    mesh.token = answer["token"].encode()
-    mesh.connect([tuple(entry) for entry in answer["addresses"]])
-    return mesh
-
-
-def _contexts(worker: Worker) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """The cluster's own TLS contexts, for accepting and for calling."""
-    if not worker.address.startswith("tls"):
-        return None, None
-    security = worker.security
-    return (
-        security.get_listen_args("worker").get("ssl_context"),
-        security.get_connection_args("worker").get("ssl_context"),
-    )
-
-
-def _versions() -> dict[str, str]:
-    found = {name: version(name) for name in ("numpy", "numba")}
-    own = sys.modules[__name__.partition(".")[0]].__version__
-    return found | {"daskstrads": own, "python": platform.python_version()}
+    return None

@@ -45,14 +45,16 @@ class Policy:
     """Base of the built-in policies: `policy(round, reports) -> plan`, None to stop.
 
     A policy is a pure function of its arguments and its own state, so copies on different ranks agree;
-    `begin` gives the copy that one run uses. `needs_reports` False: plans can be dealt ahead.
+    `begin` gives the copy that one run uses. Where `waits` is False, plans can be dealt ahead.
     """
-
-    needs_reports = True
 
     def begin(self, size: int, seed: int) -> Policy:
         """Fresh copy for one run with `size` ranks; ranks share nothing."""
         return copy.deepcopy(self)
+
+    def waits(self, round: int) -> bool:
+        """Whether the plan of `round`, the next one, needs the reports of the round before."""
+        return round > 0
 
     def __call__(self, round: int, reports: list[Any] | None) -> Any:
         """Plan of `round`, or None to stop."""
@@ -88,7 +90,6 @@ class RoundRobin(Policy):
             raise ValueError("RoundRobin would never stop: give sweeps or tol")
         self.n_variables, self.block, self.sweeps = n_variables, block, sweeps
         self.tol, self.shuffled = tol, shuffled
-        self.needs_reports = tol is not None
         self._seed = 0
         self._order: np.ndarray | None = None
         self._largest = 0.0
@@ -103,6 +104,10 @@ class RoundRobin(Policy):
         fresh = copy.copy(self)
         fresh._seed, fresh._order, fresh._largest = seed, None, 0.0
         return fresh
+
+    def waits(self, round: int) -> bool:
+        """Reports matter to `tol` alone."""
+        return round > 0 and self.tol is not None
 
     def __call__(self, round: int, reports: list[Any] | None) -> np.ndarray | None:
         """Ids of this round's block, or None to stop."""
@@ -145,8 +150,6 @@ class Rotation(Policy):
     The plan is a `Turn`; the program pushes `Rotate(block)` to pass its block on.
     """
 
-    needs_reports = False
-
     def __init__(self, sweeps: int):
         if sweeps < 0:
             raise ValueError(f"sweeps must be at least 0, got {sweeps}")
@@ -158,6 +161,10 @@ class Rotation(Policy):
         fresh = copy.copy(self)
         fresh._size = size
         return fresh
+
+    def waits(self, round: int) -> bool:
+        """Never: all turns are known from the start."""
+        return False
 
     def __call__(self, round: int, reports: list[Any] | None) -> Turn | None:
         """This round's turn, or None to stop."""
@@ -239,14 +246,20 @@ class Certified(Policy):
         fresh._restart()
         return fresh
 
+    def waits(self, round: int) -> bool:
+        """What follows a measurement depends on it; an update may follow another as the inner policy says."""
+        if round < 2 or self._step != "update":
+            return round >= 2
+        return self._updates % self.every != 0 and self.inner.waits(self._updates)
+
     def __call__(self, round: int, reports: list[Report] | None) -> Plan | None:
         """Prepare, then measure and update in turn."""
         if round == 0:
             return self._plan("prepare")
         if round == 1:
             return self._plan("measure")
-        assert reports is not None
         if self._step == "measure":
+            assert reports is not None
             self._measures += 1
             self._gap = self.distance(reports)
             if not self._gap > self.target or not np.isfinite(self._gap):

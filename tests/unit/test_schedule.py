@@ -77,8 +77,8 @@ def test_round_robin_stops_after_a_quiet_sweep(size):
 
 
 def test_round_robin_needs_reports_only_for_tol():
-    assert RoundRobin(3, tol=0.1).needs_reports
-    assert not RoundRobin(3, sweeps=1).needs_reports
+    assert RoundRobin(3, tol=0.1).waits(1)
+    assert not RoundRobin(3, sweeps=1).waits(1)
 
 
 def test_runs_do_not_share_state():
@@ -121,7 +121,7 @@ def test_rotation_brings_every_block_to_every_rank_once_a_sweep(size):
 
 def test_rotation_without_sweeps():
     assert plans(Rotation(0), 3) == []
-    assert not Rotation(1).needs_reports
+    assert not Rotation(1).waits(1)
     with pytest.raises(ValueError, match="at least 0"):
         Rotation(-1)
 
