@@ -18,7 +18,7 @@ from typing import Any
 from . import codec
 from .group import Payload
 from .link import ABORT, BEAT, LEAVE, MAIL, MEET, TOKEN, Limits, Link, frame, greeted, hello, left
-from .mesh_group import PeerLost, Room
+from .mesh_group import PeerLost, Room, Unreachable
 
 __all__ = ["Mesh"]
 
@@ -117,7 +117,7 @@ class Mesh:
             self._shut_door(accepting)
         missing = sorted(expected - set(self._found))
         if missing:
-            raise PeerLost(
+            raise Unreachable(
                 f"worker {self.index} got no connection from worker(s) {missing} "
                 f"{[addresses[worker] for worker in missing]} within {self.limits.connect:g} s; "
                 "open the workers' ports to each other"
@@ -150,7 +150,7 @@ class Mesh:
                 connection.close()
             if not isinstance(error, OSError | ValueError):
                 raise
-            raise PeerLost(
+            raise Unreachable(
                 f"worker {self.index} cannot reach worker {worker} at {address}: {error}"
             ) from error
         return connection

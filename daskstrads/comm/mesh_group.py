@@ -10,13 +10,17 @@ from .codec import frozen
 from .group import Aborted, Payload, unshared
 from .link import MAIL, MEET
 
-__all__ = ["DEAL", "Carrier", "MeshGroup", "PeerLost", "Room"]
+__all__ = ["DEAL", "Carrier", "MeshGroup", "PeerLost", "Room", "Unreachable"]
 
 DEAL = 255  # a kind of mail that no frame carries: what this worker brings to its own ranks
 
 
 class PeerLost(RuntimeError):  # noqa: N818 - what happened, in the user's words
     """A worker that takes part has gone, or has not been heard of for too long."""
+
+
+class Unreachable(PeerLost):
+    """Two workers could not connect to each other at the start of a session."""
 
 
 class _Wake:
@@ -100,7 +104,7 @@ class Carrier(Protocol):
 
 
 class MeshGroup:
-    """One rank's side of a mesh (a `Group`); `desk` is where a scheduler's plans arrive, if one deals them."""
+    """One rank's side of a mesh (a `Group`); plans that a scheduler deals arrive at `desk`."""
 
     shared = False
 

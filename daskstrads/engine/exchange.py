@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,17 @@ from ..sparse_reduce import Stream, allreduce, tree_sum
 from ..sparse_reduce.tree import check_alike, describe
 from .program import Gather, Rotate, Scatter, Sum
 
-__all__ = ["exchange"]
+__all__ = ["as_exchanges", "check_bounds", "copied", "exchange", "mirrored", "payload"]
 
 _MEETING_BYTES = 65_536  # larger sums are doubled instead: fewer bytes arrive at each rank
 _KINDS = (Sum, Scatter, Gather, Rotate)
 _NUMBERS = np.generic | int | float | complex
 
 
-def exchange(sent: Any, group: Group, checksum: int, compare: Callable[[list[int]], None]) -> Any:
+def exchange(sent: Any, group: Group, head: Any, compare: Callable[[list[Any]], None]) -> Any:
     """Carry out what push returned; what this rank receives.
 
-    `compare` is given all ranks' checksums before anything else is looked at.
+    `head` (small) travels with it; `compare` is given all ranks' heads before anything else is looked at.
 
     Totals are summed over the fixed tree T(P) (`sparse_reduce.tree`), so they do not depend on who
     carries the values. Ranks that share memory meet once for everything. Otherwise blocks that rotate and
@@ -33,18 +33,23 @@ def exchange(sent: Any, group: Group, checksum: int, compare: Callable[[list[int
         ValueError: values that differ in kind, dtype or shape, or bounds that do not fit.
         RuntimeError: the ranks returned different exchanges.
     """
-    wanted = _as_exchanges(sent)
+    wanted = as_exchanges(sent)
     alone = [not group.shared and _travels_alone(entry, group.size) for entry in wanted]
     label = "push(" + ", ".join(map(_told, wanted, alone)) + ")"
     payloads = [
-        None if apart else _payload(entry, group.size) for entry, apart in zip(wanted, alone, strict=True)
+        None if apart else payload(entry, group.size) for entry, apart in zip(wanted, alone, strict=True)
     ]
-    entries = group.meet((checksum, payloads), label)
+    entries = group.meet((head, payloads), label)
     compare([values[0] for values in entries])
     received = tuple(
         _carry(entry, group) if apart else _receive(entry, [values[1][place] for values in entries], group)
         for place, (entry, apart) in enumerate(zip(wanted, alone, strict=True))
     )
+    return mirrored(sent, received)
+
+
+def mirrored(sent: Any, received: tuple) -> Any:
+    """`received`, one entry an exchange, in the form of what push returned."""
     if sent is None:
         return None
     return received if isinstance(sent, tuple) else received[0]
@@ -68,10 +73,11 @@ def _carry(entry: Any, group: Any) -> Any:
     if isinstance(entry, Sum):
         return allreduce(entry.value, group, "recursive_doubling")
     group.send((group.rank + 1) % group.size, entry.value)
-    return _copied(group.recv((group.rank - 1) % group.size))
+    return copied(group.recv((group.rank - 1) % group.size))
 
 
-def _as_exchanges(sent: Any) -> list[Any]:
+def as_exchanges(sent: Any) -> list[Any]:
+    """What push returned, as a list of exchanges."""
     if sent is None:
         return []
     return [
@@ -89,10 +95,11 @@ def _as_sum(value: Any) -> Sum:
     )
 
 
-def _payload(entry: Any, size: int) -> Any:
+def payload(entry: Any, size: int) -> Any:
+    """What travels of an exchange: nothing that its sender can still write to."""
     value = entry.value
     if isinstance(entry, Rotate):
-        return _copied(value)  # the receiver owns it
+        return copied(value)  # the receiver owns it
     if isinstance(entry, Scatter):
         return _pieces(entry, size)
     if isinstance(entry, Sum):
@@ -118,7 +125,7 @@ def _frozen(value: Any) -> Any:
     return rebuild(value, _frozen) if isinstance(value, tuple | list | dict) else freeze(value)
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """`value` with every array replaced by a writeable copy that its receiver owns."""
     if isinstance(value, Stream):
         return value
@@ -126,7 +133,7 @@ def _copied(value: Any) -> Any:
         if value.dtype.hasobject:
             freeze(value)  # raises
         return value.copy(order="K")
-    return rebuild(value, _copied) if isinstance(value, tuple | list | dict) else freeze(value)
+    return rebuild(value, copied) if isinstance(value, tuple | list | dict) else freeze(value)
 
 
 def _receive(entry: Any, values: list[Any], group: Any) -> Any:
@@ -138,11 +145,16 @@ def _receive(entry: Any, values: list[Any], group: Any) -> Any:
         return tree_sum(values)
     arrays, bounds = zip(*values, strict=True)
     check_alike({rank: describe(array, rank) for rank, array in enumerate(arrays)})
+    check_bounds(bounds)
+    start, stop = bounds[0][group.rank : group.rank + 2]
+    return tree_sum([array[start:stop] for array in arrays])
+
+
+def check_bounds(bounds: Sequence[tuple[int, ...]]) -> None:
+    """Raise ValueError when the ranks cut a Scatter at different places; names the ranks."""
     if any(entry != bounds[0] for entry in bounds):
         told = "; ".join(f"rank {rank}: {list(entry)}" for rank, entry in enumerate(bounds))
         raise ValueError(f"Scatter bounds must be the same on all ranks ({told})")
-    start, stop = bounds[0][group.rank : group.rank + 2]
-    return tree_sum([array[start:stop] for array in arrays])
 
 
 def _pieces(entry: Scatter, size: int) -> tuple[np.ndarray, tuple[int, ...]]:

@@ -8,23 +8,22 @@ import platform
 import ssl
 import sys
 import threading
-import uuid
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from distributed import Worker, get_worker
-from distributed.utils import sync
 from distributed.worker import secede
 
 from ..comm import codec
 from ..comm.group import Aborted, note
 from ..comm.mesh import Mesh
-from ..comm.mesh_group import DEAL, MeshGroup, Room
+from ..comm.mesh_group import DEAL, MeshGroup, Room, Unreachable
 from .options_dask import Options
-from .plugin_dask import rank_plugin
+from .plugin_dask import Kept, kept, on_scheduler, rank_plugin
+from .rank import Rank
 
-__all__ = ["Deferred", "Host", "Kept", "host", "kept"]
+__all__ = ["Deferred", "Host", "host", "made"]
 
 
 class Deferred(NamedTuple):
@@ -32,12 +31,6 @@ class Deferred(NamedTuple):
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-
-
-class Kept(NamedTuple):
-    """A rank's result that stays on its worker as Dask data, under this key."""
-
-    key: str
 
 
 class Host(NamedTuple):
@@ -57,7 +50,7 @@ class Host(NamedTuple):
 def host(spec: Host, recipes: Any) -> list[Any]:
     """The task: this worker's ranks as threads; their results.
 
-    `recipes` is a tuple of parts, or a list of [fn, args] that make them.
+    `recipes` are the parts or what makes them (`made`), one entry a rank.
     """
     worker = get_worker()
     key = worker.get_current_task()
@@ -72,10 +65,9 @@ def host(spec: Host, recipes: Any) -> list[Any]:
         if room.abort(cause):
             mesh.tell_abort(cause)
 
-    def live(rank: int, recipe: Any) -> None:
+    def live(rank: int, place: int) -> None:
         try:
-            part = recipe[0](*recipe[1]) if isinstance(recipes, list) else recipe
-            results[rank] = spec.fn(MeshGroup(room, mesh, rank, desk), part)
+            results[rank] = spec.fn(MeshGroup(room, mesh, rank, desk), made(recipes, place))
         except Aborted as error:
             room.abort(error)
             for text in getattr(error, "__notes__", []):
@@ -90,11 +82,11 @@ def host(spec: Host, recipes: Any) -> list[Any]:
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,  # so that a run started in a rank knows where it is
-            args=(live, rank, recipe),
+            args=(live, rank, place),
             name=f"daskstrads-rank-{rank}",
             daemon=True,
         )
-        for rank, recipe in zip(members, recipes, strict=True)
+        for place, rank in enumerate(members)
     ]
     rooms = rank_plugin(worker).rooms
     rooms[spec.session] = abort
@@ -114,6 +106,14 @@ def host(spec: Host, recipes: Any) -> list[Any]:
     return [results[rank] for rank in members]
 
 
+def made(recipes: Any, place: int) -> Any:
+    """A rank's part: one of a tuple of parts, or made by one of a list of [fn, args]."""
+    if isinstance(recipes, tuple):
+        return recipes[place]
+    fn, args = recipes[place]
+    return fn(*args)
+
+
 def _wanted(worker: Worker, key: Any) -> bool:
     task = worker.state.tasks.get(key)
     return task is not None and task.state in ("long-running", "executing")
@@ -124,24 +124,22 @@ def _meshed(spec: Host, room: Room, worker: Worker) -> Mesh:
     mesh = Mesh(room, spec.place, spec.ranks, b"", limits=spec.options.limits, contexts=_contexts(worker))
     inproc = worker.address.startswith("inproc")
     address = "127.0.0.1" if inproc else worker.address.split("://")[1].rsplit(":", 1)[0].strip("[]")
-    port = mesh.listen(address, spec.options.ports) if len(spec.ranks) > 1 else 0
-    member = {"worker": worker.address, "host": address, "port": port, "versions": _versions()}
-    answer = _on_scheduler(
+    member = {"worker": worker.address, "host": address, "port": 0, "versions": _versions()}
+    try:
+        if len(spec.ranks) > 1:
+            member["port"] = mesh.listen(address, spec.options.ports)
+    except OSError as error:  # the others must not wait for this worker
+        member["deaf"] = f"worker {worker.address} can open no port of {spec.options.ports or 'any'}: {error}"
+    answer = on_scheduler(
         worker, "join", spec.options.start + 10,
         session=spec.session, index=spec.place, member=member, timeout=spec.options.start,
     )  # fmt: skip
     if "trouble" in answer:
         mesh.close()
-        raise RuntimeError(answer["trouble"])
+        raise (Unreachable if answer.get("deaf") else RuntimeError)(answer["trouble"])
     mesh.token, mesh.epoch = answer["token"].encode(), answer["epoch"]
     mesh.connect([tuple(entry) for entry in answer["addresses"]])
     return mesh
-
-
-def _on_scheduler(worker: Worker, handler: str, patience: float, **message: Any) -> Any:
-    """Call one of the SessionPlugin's handlers and wait for its answer."""
-    call = getattr(worker.scheduler, f"daskstrads_{handler}")
-    return sync(worker.loop, call, callback_timeout=patience, **message)
 
 
 def _contexts(worker: Worker) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
@@ -159,21 +157,6 @@ def _versions() -> dict[str, str]:
     found = {name: version(name) for name in ("numpy", "numba")}
     own = sys.modules[__name__.partition(".")[0]].__version__
     return found | {"daskstrads": own, "python": platform.python_version()}
-
-
-def kept(worker: Worker, session: str, key: str, value: Any) -> Kept:
-    """Register `value` as Dask data of the session's client, without a copy.
-
-    Raises:
-        RuntimeError: the client has gone.
-    """
-    told = worker.update_data(data={key: value})
-    done = _on_scheduler(
-        worker, "keep", 30.0, session=session, who_has={key: [worker.address]}, nbytes=told["nbytes"]
-    )
-    if not done:
-        raise RuntimeError("the client of this run has gone")
-    return Kept(key)
 
 
 class Desk:
@@ -203,8 +186,11 @@ class Desk:
 
     def keep(self, value: Any) -> Kept:
         """Let a rank's result stay here as Dask data."""
-        key = f"daskstrads-{self._spec.name}-shard-{uuid.uuid4().hex}"
-        return kept(self._worker, self._spec.session, key, value)
+        return kept(self._worker, self._spec.session, self._spec.name, value)
+
+    def park(self, rank: Rank) -> None:
+        """Let a rank wait here for tasks to drive it on."""
+        rank_plugin(self._worker).ranks[self._spec.session, rank.place] = rank
 
     def _bring(self, rank: int, round: int, report: Any) -> None:
         """Ask for plans when they run out; the reports go with it where they are needed."""
@@ -221,9 +207,8 @@ class Desk:
             self._asking = True
             reports, self._reports = self._reports, {}
             first = self._next
-        asyncio.run_coroutine_threadsafe(
-            self._ask(first, list(reports.items())), self._worker.loop.asyncio_loop
-        )
+        loop: Any = self._worker.loop
+        asyncio.run_coroutine_threadsafe(self._ask(first, list(reports.items())), loop.asyncio_loop)
 
     async def _ask(self, round: int, reports: list[Any]) -> None:
         spec, boxes = self._spec, self._room.box[DEAL]

@@ -36,16 +36,16 @@ class Options(NamedTuple):
         Raises:
             ValueError: a value that makes no sense; names its key.
         """
-        seconds = {
-            "timeouts.start": 60.0, "timeouts.connect": 20.0, "timeouts.silence": 7.0, "heartbeat": 1.0,
-        }  # fmt: skip
-        times = {key: _seconds(key, default) for key, default in seconds.items()}
-        if times["timeouts.silence"] <= 2 * times["heartbeat"]:
+        start = _seconds("timeouts.start", 60.0)
+        connect = _seconds("timeouts.connect", 20.0)
+        silence, beat = _seconds("timeouts.silence", 7.0), _seconds("heartbeat", 1.0)
+        if silence <= 2 * beat:
             raise ValueError("daskstrads.timeouts.silence must be more than two of daskstrads.heartbeat")
         transport = dask.config.get("daskstrads.transport", "auto")
         if transport not in TRANSPORTS:
             raise ValueError(f"daskstrads.transport must be one of {TRANSPORTS}, got {transport!r}")
-        return cls(*times.values(), _ports(dask.config.get("daskstrads.ports", None)), transport)
+        ports = _ports(dask.config.get("daskstrads.ports", None))
+        return cls(start, connect, silence, beat, ports, transport)
 
     @property
     def limits(self) -> Limits:

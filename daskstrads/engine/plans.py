@@ -10,11 +10,9 @@ from ..schedule.policy import Policy
 __all__ = ["asked"]
 
 
-def asked(schedule: Any, group: Group, seed: int) -> Any:
+def asked(schedule: Any, group: Group) -> Any:
     """`plans(round, report) -> (plan, reports or None)`, called on all ranks, the same plan on each."""
-    if isinstance(schedule, Policy):
-        return _Copies(schedule.begin(group.size, seed), group)
-    return _Leader(schedule, group)
+    return (_Copies if isinstance(schedule, Policy) else _Leader)(schedule, group)
 
 
 class _Copies:

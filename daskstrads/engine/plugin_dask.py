@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import uuid
+from typing import Any, NamedTuple
 
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.utils import sync
 
-__all__ = ["RankPlugin", "rank_plugin"]
+from ..comm.mesh_group import PeerLost
+
+__all__ = ["Kept", "RankPlugin", "kept", "on_scheduler", "rank_plugin"]
 
 
 class RankPlugin(WorkerPlugin):
@@ -20,7 +24,8 @@ class RankPlugin(WorkerPlugin):
         """Nothing runs here yet."""
         self.address = worker.address
         self.rooms: dict[str, Any] = {}  # of the running sessions: something with `abort`
-        self.ranks: dict[tuple[str, int], Any] = {}  # (session, rank): an engine.rank.Rank and its state
+        self.ranks: dict[tuple[str, int], Any] = {}  # (session, rank): an engine.rank.Rank
+        worker.stream_handlers["daskstrads-over"] = self.over
 
     def teardown(self, worker: Worker) -> None:
         """The worker closes: its ranks end, and the others hear why."""
@@ -28,10 +33,13 @@ class RankPlugin(WorkerPlugin):
         for abort in list(self.rooms.values()):
             abort(RuntimeError(f"worker {self.address} is closing"))
 
-    def forget(self, session: str) -> None:
-        """The session is over."""
+    def over(self, session: str, why: str) -> None:
+        """The scheduler says that the session is over."""
         for held in [held for held in self.ranks if held[0] == session]:
             del self.ranks[held]
+        abort = self.rooms.get(session)
+        if abort is not None:
+            abort(PeerLost(why))
 
 
 def rank_plugin(worker: Worker) -> RankPlugin:
@@ -44,3 +52,29 @@ def rank_plugin(worker: Worker) -> RankPlugin:
     if not isinstance(plugin, RankPlugin):
         raise RuntimeError(f"worker {worker.address} has no daskstrads plugin; did it fail to load?")
     return plugin
+
+
+def on_scheduler(worker: Worker, handler: str, patience: float, **message: Any) -> Any:
+    """Call one of the SessionPlugin's handlers from a worker's thread, and wait for its answer."""
+    call = getattr(worker.scheduler, f"daskstrads_{handler}")
+    return sync(worker.loop, call, callback_timeout=patience, **message)
+
+
+class Kept(NamedTuple):
+    """A rank's result that stays on its worker as Dask data, under this key."""
+
+    key: str
+
+
+def kept(worker: Worker, session: str, name: str, value: Any) -> Kept:
+    """Register `value` as Dask data of the session's client, without a copy.
+
+    Raises:
+        RuntimeError: the client has gone.
+    """
+    key = f"daskstrads-{name}-shard-{uuid.uuid4().hex}"
+    told = worker.update_data(data={key: value})
+    who_has = {key: [worker.address]}
+    if not on_scheduler(worker, "keep", 30.0, session=session, who_has=who_has, nbytes=told["nbytes"]):
+        raise RuntimeError("the client of this run has gone")
+    return Kept(key)

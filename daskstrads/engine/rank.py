@@ -8,28 +8,38 @@ from typing import Any
 import numpy as np
 
 from ..comm.group import freeze, note
+from ..schedule.policy import Policy
 
-__all__ = ["Rank"]
+__all__ = ["Parked", "Rank"]
+
+
+class Parked:
+    """In place of a rank's result: it waits on its worker for tasks to drive it on."""
 
 
 class Rank:
     """Calls one rank's methods in turn; whoever drives it carries what they exchange.
 
     `phase` and `round` say where it stands, `report` is what the last pull returned, `checksum` that of the
-    replicas.
+    replicas; `schedule` is this rank's copy of a policy, or the program's own method.
     """
 
-    def __init__(self, program: Any, place: int, size: int, callback: Any):
-        self.program, self.place, self.size = program, place, size
+    def __init__(self, program: Any, place: int, size: int, seed: int, callback: Any):
+        self.program, self.place, self.size, self.seed = program, place, size, seed
         self.callback = callback if place == 0 else None
+        schedule = program.schedule
+        self.schedule = schedule.begin(size, seed) if isinstance(schedule, Policy) else schedule
         self.phase, self.round = "init", 0
         self.shard: Any = None
         self.report: Any = None
         self.checksum = 0
+        self.plan: Any = None
+        self.sent: Any = None
+        self.outbox: dict[int, Any] = {}  # by round: what tasks still have to pass on
 
-    def init(self, part: Any, seed: int) -> None:
+    def init(self, part: Any) -> None:
         """Make the shard."""
-        rng = np.random.default_rng([seed, self.place])
+        rng = np.random.default_rng([self.seed, self.place])
         self.shard = self.program.init(part, self.place, self.size, rng)
         self.checksum = _checksum(self.program, self.shard)
         self.phase = "schedule"
@@ -42,16 +52,17 @@ class Rank:
 
     def push(self, plan: Any) -> Any:
         """What to exchange."""
-        self.phase = "push"
-        sent = self.program.push(self.shard, plan)
+        self.phase, self.plan = "push", plan
+        self.sent = self.program.push(self.shard, plan)
         self.phase = "exchange"
-        return sent
+        return self.sent
 
-    def pull(self, plan: Any, received: Any, sent: Any) -> None:
+    def pull(self, received: Any) -> None:
         """Commit, and report."""
         self.phase = "pull"
         # Frozen: a policy reads it while this rank goes on writing to its shard.
-        self.report = freeze(self.program.pull(self.shard, plan, received, sent))
+        self.report = freeze(self.program.pull(self.shard, self.plan, received, self.sent))
+        self.sent = None
         self.checksum = _checksum(self.program, self.shard)
         self.round += 1
         self.phase = "schedule"

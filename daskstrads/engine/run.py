@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,9 +15,12 @@ from ..comm.local import launch as launch_threads
 from .exchange import exchange
 from .plans import asked
 from .program import check_program
-from .rank import Rank
+from .rank import Parked, Rank
 
 __all__ = ["Run", "collected", "launch", "ranks_available", "run"]
+
+
+_SLOW, _SLOW_ROUNDS = 1.0, 3  # seconds a round, and how many in a row: then tasks cost nothing to speak of
 
 
 class Run(NamedTuple):
@@ -38,6 +42,7 @@ def run(
     callback: Callable[[int, Any, list[Any] | None], None] | None = None,
     round_timeout: float = DEFAULT_TIMEOUT,
     gather: bool = True,
+    transport: str | None = None,
 ) -> Run:
     """Run `program` with one rank a part until its schedule returns None (STRADS, section 2).
 
@@ -52,6 +57,9 @@ def run(
             reports are None where the schedule needs none.
         round_timeout: seconds a rank waits for the others in one exchange.
         gather: False leaves the shards on their workers, where there are any: `shards` are then Futures.
+        transport: on a cluster, "mesh" (workers connect to each other), "tasks" (push, merge and pull are
+            Dask tasks; some 50 ms a round), or "auto": tasks where the workers can't connect or rounds take
+            over a second. None: what Dask's configuration says (`daskstrads.transport`), else "auto".
 
     Raises:
         TypeError: a method is missing, misspelt or takes the wrong arguments (before round 0).
@@ -64,19 +72,17 @@ def run(
         raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
+    if transport not in (None, "auto", "mesh", "tasks"):
+        raise ValueError(f"transport must be 'auto', 'mesh' or 'tasks', got {transport!r}")
     parts = list(parts)
-    live = _Live(program, seed, callback, not gather)
+    live = _Live(program, int(seed), callback, not gather)
     client = _client()
     if client is None or not parts:
         lives = launch_threads(live, parts, timeout=round_timeout)
         return Run([life.shards[0] for life in lives], lives[0].rounds, lives[0].reports)
-    from .session_dask import adopted, launch_on_workers
+    from .cluster_dask import run_on_workers
 
-    lives = launch_on_workers(
-        client, live, parts, timeout=round_timeout, name=type(program).__name__,
-        policy=program.schedule, seed=seed, told=callback is not None,
-    )  # fmt: skip
-    return Run(adopted(client, [life.shards[0] for life in lives]), lives[0].rounds, lives[0].reports)
+    return Run(*run_on_workers(client, live, parts, timeout=round_timeout, transport=transport))
 
 
 def launch(
@@ -93,7 +99,7 @@ def launch(
     client = _client()
     if client is None or not parts:
         return launch_threads(fn, parts, timeout=timeout)
-    from .session_dask import launch_on_workers
+    from .cluster_dask import launch_on_workers
 
     return launch_on_workers(client, fn, parts, timeout=timeout, name=getattr(fn, "__name__", "launch"))
 
@@ -134,14 +140,19 @@ class _Live:
     seed: int
     callback: Any
     keep: bool
+    parks: bool = False  # whether tasks may take over when rounds are slow
 
     def __call__(self, group: Any, part: Any) -> Run:
-        rank, desk = Rank(self.program, group.rank, group.size, self.callback), group.desk
+        desk = group.desk
+        rank = Rank(self.program, group.rank, group.size, self.seed, self.callback)
         try:
             dealt = desk is not None and desk.dealt
-            plans = desk.plans(rank.place) if dealt else asked(self.program.schedule, group, self.seed)
-            rank.init(part, self.seed)
-            reports = _loop(rank, plans, group)
+            plans = desk.plans(rank.place) if dealt else asked(rank.schedule, group)
+            rank.init(part)
+            reports = _loop(rank, plans, group, self.parks)
+            if reports is None:
+                desk.park(rank)
+                return Run([Parked()], rank.round, [])
             shard = rank.result()
             return Run([desk.keep(shard) if desk is not None and self.keep else shard], rank.round, reports)
         except Exception as error:
@@ -149,15 +160,26 @@ class _Live:
             raise
 
 
-def _loop(rank: Rank, plans: Callable[[int, Any], Any], group: Any) -> list[Any]:
-    """Rounds until there is no plan; the last reports."""
-    while True:
+def _loop(rank: Rank, plans: Callable[[int, Any], Any], group: Any, parks: bool) -> list[Any] | None:
+    """Rounds until there is no plan; the last reports. None: it `parks`, and rounds have become slow."""
+    slow = 0
+    most_patient = 0
+
+    def compare(heads: list[tuple[int, int]]) -> None:
+        nonlocal most_patient
+        rank.compare([checksum for checksum, _ in heads])
+        most_patient = min(count for _, count in heads)  # the same on all ranks
+
+    while most_patient < _SLOW_ROUNDS:
+        start = time.monotonic()
         plan, reports = plans(rank.round, rank.report)
         rank.told(plan, reports)
         if plan is None:
             break
-        sent = rank.push(plan)
-        rank.pull(plan, exchange(sent, group, rank.checksum, rank.compare), sent)
+        rank.pull(exchange(rank.push(plan), group, (rank.checksum, slow), compare))
+        slow = slow + 1 if parks and time.monotonic() - start > _SLOW else 0
+    else:
+        return None
     rank.phase = "last exchange"
     final = group.meet((rank.checksum, rank.report), "last reports")
     rank.compare([entry[0] for entry in final])

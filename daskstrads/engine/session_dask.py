@@ -1,7 +1,9 @@
-"""Ranks on the workers of a Dask cluster, seen from the client: who takes part, start, watch, collect."""
+"""One run's workers, seen from the client: who takes part, start, watch, collect."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
 import uuid
@@ -13,14 +15,14 @@ from distributed import Client, Future, get_worker
 from ..comm.group import Aborted
 from ..comm.mesh_group import PeerLost
 from ..schedule.plugin_dask import SessionPlugin, packed_policy
-from .host_dask import Deferred, Host, Kept, host
+from .host_dask import Deferred, Host, host
 from .options_dask import Options
-from .plugin_dask import RankPlugin
+from .plugin_dask import Kept, RankPlugin
 
-__all__ = ["adopted", "cluster_ranks", "collected", "current_client", "launch_on_workers"]
+__all__ = ["Session", "adopted", "cluster_ranks", "collected", "current_client"]
 
 GRACE = 5.0  # seconds that the others may take to end after one has failed
-_WATCH = 1.0  # seconds between two looks at the members of a running session
+_WATCH = 0.5  # seconds between two looks at the members of a running session
 
 
 def current_client() -> Client | None:
@@ -61,26 +63,6 @@ def collected(values: Sequence[Any]) -> list[Any]:
     return [next(fetched) if isinstance(value, Future) else value for value in values]
 
 
-def launch_on_workers(
-    client: Client, fn: Callable[[Any, Any], Any], parts: Sequence[Any], *, timeout: float, name: str,
-    policy: Any = None, seed: int = 0, told: bool = False,
-) -> list[Any]:  # fmt: skip
-    """`comm.local.launch` on the client's workers: `fn(group, part)` once a rank, results in rank order.
-
-    Every part goes to its worker once, or is made there (`Deferred`); ranks then talk to each other directly.
-    A built-in `policy` lives on the scheduler, which deals its plans to `group.desk`.
-
-    Raises:
-        RuntimeError: no workers, or a scheduler or workers without this package.
-        PeerLost: a worker was lost.
-        Exception: whatever a rank raised, with a note that names the rank.
-    """
-    options = Options.read()
-    with Session(client, name, parts, options) as session:
-        session.open(policy, seed)
-        return session.hosted(fn, timeout, told)
-
-
 class Session:
     """One run's workers and what is known of them."""
 
@@ -98,7 +80,8 @@ class Session:
 
     def __exit__(self, *exception: Any) -> None:
         if self.client.status == "running":
-            self.ask("leave")
+            with contextlib.suppress(OSError, TimeoutError):  # gone meanwhile: there is nothing to leave
+                self.ask("leave")
 
     def ask(self, handler: str, **message: Any) -> Any:
         """Call one of the SessionPlugin's handlers."""
@@ -110,8 +93,8 @@ class Session:
         """Tell the scheduler, which deals the plans of a built-in policy."""
         packed = packed_policy(policy)
         self.dealt = packed is not None
-        size = len(self.parts)
-        self.ask("open", client=self.client.id, count=len(self.ranks), size=size, seed=seed, policy=packed)
+        client, workers = self.client.id, self.addresses
+        self.ask("open", client=client, workers=workers, ranks=self.ranks, seed=seed, policy=packed)
 
     def hosted(self, fn: Callable[[Any, Any], Any], timeout: float, told: bool) -> list[Any]:
         """Ranks as threads of one long task a worker: their results, in rank order."""
@@ -128,7 +111,7 @@ class Session:
                         key=f"daskstrads-{self.name}-{self.id[:8]}-worker-{place}",
                     )
                 )  # fmt: skip
-            self.watch(futures, list(range(len(futures))))
+            self.watch(futures)
             found: dict[int, Any] = {}
             for members, entries in zip(self.ranks, self.client.gather(futures), strict=True):
                 found.update(zip(members, entries, strict=True))
@@ -143,73 +126,85 @@ class Session:
             return [[part.fn, list(part.args)] for part in parts]
 
         def scatter() -> Any:
-            # As one object: what several ranks share, they get once.
             where = [self.addresses[place]]
             return self.client.scatter([_Parts(parts)], workers=where, hash=False, asynchronous=True)
 
         return self.client.sync(scatter, callback_timeout=self.options.start)[0]
 
-    def watch(self, futures: list[Future], places: list[int]) -> None:
-        """Wait until all futures, which are on the workers at `places`, are done.
+    def rank_recipes(self) -> list[tuple[int, tuple[Any, int]]]:
+        """(rank, (a worker's recipes, the rank's place in them)), in rank order."""
+        found: dict[int, tuple[Any, int]] = {}
+        for place, members in enumerate(self.ranks):
+            recipes = self.recipes(place)
+            for index, rank in enumerate(members):
+                # Futures inside a list of recipes are of one rank alone.
+                own = isinstance(recipes, list)
+                found[rank] = ([recipes[index]], 0) if own else (recipes, index)
+        return sorted(found.items())
+
+    def watch(
+        self, futures: list[Future], where: Callable[[], str] = lambda: "", within: float = math.inf
+    ) -> None:
+        """Wait until all futures are done; `where()` tells what is waited for.
 
         Raises:
             PeerLost: a worker was lost.
+            TimeoutError: it took longer than `within` seconds.
             Exception: the root cause, when a future failed.
         """
         changed = threading.Event()
         for future in futures:
             future.add_done_callback(lambda _: changed.set())
-        start, look = time.monotonic(), time.monotonic() + _WATCH
-        deadline: float | None = None
-        gone: dict[int, str] = {}
-        while True:
-            states = [future.status for future in futures]
-            if all(state == "finished" for state in states):
-                return
+        start = time.monotonic()
+        look, end, gone = start + _WATCH, start + within, ""
+        told = False
+        while not all(future.status == "finished" for future in futures):
             now = time.monotonic()
-            if deadline is None and any(state not in ("pending", "finished") for state in states):
-                deadline = now + GRACE  # the others end by themselves, unless their worker is gone
-            if deadline is None and gone:
-                deadline = now + 1.0
-            waiting = [state == "pending" and place not in gone for state, place in zip(states, places)]
-            if deadline is not None and (now > deadline or not any(waiting)):
+            failed = any(future.status not in ("pending", "finished") for future in futures)
+            if failed and not told:  # the others end by themselves, unless their worker is gone
+                told, end = True, now + GRACE
+            pending = any(future.status == "pending" for future in futures)
+            if not pending or gone or now > end or self.client.status != "running":
                 break
-            if now >= look and self.client.status == "running":
+            if now >= look:
                 gone, look = self.gone(now - start), now + _WATCH
-                continue
-            changed.wait(0.1)  # polled as well: not every way that a future can end calls back
+            changed.wait(0.05)  # polled as well: not every way that a future can end calls back
             changed.clear()
-        errors = [
-            self.error(future, place, gone)
-            for future, place in zip(futures, places, strict=True)
-            if future.status != "finished"
-        ]
-        raise min(errors, key=lambda error: isinstance(error, PeerLost | Aborted))
+        else:
+            return
+        stood = where()
+        errors = [self.raised(future) for future in futures if future.status == "error"]
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, PeerLost | Aborted))
+        if self.client.status != "running":
+            raise PeerLost(f"the client's connection to the scheduler is {self.client.status}; {stood}")
+        if gone:
+            raise PeerLost(f"{gone}; {stood}")
+        if all(future.status in ("pending", "finished") for future in futures):
+            raise TimeoutError(f"waited {within:g} s for the workers {stood}")
+        raise PeerLost(f"a task is {[f.status for f in futures]}: the run was cancelled or lost; {stood}")
 
-    def gone(self, seconds: float) -> dict[int, str]:
-        """Workers (by place) that are lost, and why; `seconds`: since the start."""
-        told = self.ask("status")
-        lost = {address: "it left the cluster" for address in told["lost"]} | {
+    def gone(self, seconds: float) -> str:
+        """Which workers are lost, and why, if any is; `seconds`: since the start."""
+        try:
+            told = self.ask("status")
+        except (OSError, TimeoutError):  # the scheduler is busy or gone; the client's status will tell
+            return ""
+        lost = dict.fromkeys(told["lost"], "it left the cluster") | {
             address: f"the scheduler has not heard of it for {silence:.0f} s"
             for address, silence in told["silent"].items()
-            if silence > self.options.silence + 2 * self.options.beat
+            if silence > self.options.silence + self.options.beat
         }
-        if not told["joined"] and seconds > self.options.start + 2 * self.options.connect:
-            lost |= {address: "it did not start its ranks" for address in self.addresses}
-        return {place: lost[each] for place, each in enumerate(self.addresses) if each in lost}
+        return "; ".join(
+            f"worker {place} with rank(s) {self.ranks[place]} is lost: {address}, {lost[address]}"
+            for place, address in enumerate(self.addresses)
+            if address in lost
+        )
 
-    def error(self, future: Future, place: int, gone: dict[int, str]) -> BaseException:
-        """Why `future`, on the worker at `place`, did not finish."""
-        if future.status == "error":
-            error: Any = future.exception()
-            return _missing(error, self.addresses[place]) or error
-        who = f"worker {place} with rank(s) {self.ranks[place]} ({self.addresses[place]})"
-        if self.client.status != "running":
-            return PeerLost(
-                f"{who} is lost: the client's connection to the scheduler is {self.client.status}"
-            )
-        why = gone.get(place) or f"its task is {future.status}: the worker is gone or the run was cancelled"
-        return PeerLost(f"{who} is lost: {why}")
+    def raised(self, future: Future) -> BaseException:
+        """The error of a task."""
+        error: Any = future.exception()
+        return _missing(error, "a worker") or error
 
 
 def adopted(client: Client, values: Sequence[Any]) -> list[Any]:
@@ -229,7 +224,9 @@ def adopted(client: Client, values: Sequence[Any]) -> list[Any]:
 
 
 class _Parts(tuple):
-    """A worker's parts: as one object, which scatter does not take apart."""
+    """A worker's parts as one object: what several of them share travels once."""
+
+    __slots__ = ()
 
 
 def _workers(client: Client) -> dict[str, Any]:
@@ -240,7 +237,7 @@ def _workers(client: Client) -> dict[str, Any]:
 
 
 def _placed(client: Client, parts: Sequence[Any]) -> list[tuple[str, list[int]]]:
-    """Workers that take part, in order of address, with their ranks: one a thread, near the data they need."""
+    """Workers that take part, by address, with their ranks: one a thread, near the data they need."""
     workers = _workers(client)
     if not workers:
         raise RuntimeError("the cluster has no workers; wait for some: client.wait_for_workers(1)")
@@ -265,12 +262,11 @@ def _placed(client: Client, parts: Sequence[Any]) -> list[tuple[str, list[int]]]
 
 def _homes(client: Client, parts: Sequence[Any]) -> dict[int, str]:
     """Where the first Future of each `Deferred` part is."""
-    first = {
-        rank: next((arg for arg in part.args if isinstance(arg, Future)), None)
-        for rank, part in enumerate(parts)
-        if isinstance(part, Deferred)
-    }
-    first = {rank: future for rank, future in first.items() if future is not None}
+    first: dict[int, Future] = {}
+    for rank, part in enumerate(parts):
+        futures = [arg for arg in part.args if isinstance(arg, Future)] if isinstance(part, Deferred) else []
+        if futures:
+            first[rank] = futures[0]
     if not first:
         return {}
     holders = client.who_has(list(first.values()))

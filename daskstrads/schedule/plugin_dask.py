@@ -95,6 +95,8 @@ class _Deal:
         return {"plans": plans, "more": more, "reports": reports}
 
     def prune(self, asker: int, round: int, askers: int) -> None:
+        if askers < len(self.asked):  # ranks that ask one by one now
+            self.asked = {}
         self.asked[asker] = round
         if len(self.asked) == askers:
             for old in [entry for entry in self.plans if entry < min(self.asked.values()) - _KEPT]:
@@ -104,8 +106,8 @@ class _Deal:
 class _Session:
     """Who takes part in a run."""
 
-    def __init__(self, client: str, count: int, deal: _Deal | None):
-        self.client, self.count, self.deal = client, count, deal
+    def __init__(self, client: str, workers: list[str], ranks: list[list[int]], deal: _Deal | None):
+        self.client, self.workers, self.ranks, self.deal = client, workers, ranks, deal
         self.token = secrets.token_hex(16)  # 32 characters: what every connection opens with
         self.epoch = 1
         self.members: dict[int, dict[str, Any]] = {}
@@ -120,9 +122,6 @@ class _Session:
         self.settled.set()
         if self.trouble is not None:
             self.ended.set()
-
-    def workers(self) -> set[str]:
-        return {member["worker"] for member in self.members.values()}
 
 
 class SessionPlugin(SchedulerPlugin):
@@ -143,13 +142,15 @@ class SessionPlugin(SchedulerPlugin):
             scheduler.handlers[f"daskstrads_{each.__name__}"] = each
 
     async def open(
-        self, session: str, client: str, count: int, size: int, seed: int, policy: bytes | None
-    ) -> None:
-        """A session of `count` workers and `size` ranks; `policy` is a `packed_policy`, if it has any."""
+        self, session: str, client: str, workers: list[str], ranks: list[list[int]], seed: int,
+        policy: bytes | None,
+    ) -> None:  # fmt: skip
+        """A session of these workers, with these ranks on each; `policy` is a `packed_policy` or None."""
         deal = None
         if policy is not None:
+            size = sum(map(len, ranks))
             deal = _Deal(await _aside(lambda: _policy(policy).begin(size, seed)), size)
-        self.sessions[session] = _Session(client, count, deal)
+        self.sessions[session] = _Session(client, workers, ranks, deal)
 
     async def join(self, session: str, index: int, member: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Announce worker `index`; once all have: every worker's address, the token and the epoch.
@@ -161,19 +162,24 @@ class SessionPlugin(SchedulerPlugin):
         if entry is None:
             return {"trouble": "the session was ended"}
         entry.members[index] = member
-        if len(entry.members) == entry.count:
+        count = len(entry.workers)
+        deaf = [each["deaf"] for each in entry.members.values() if "deaf" in each]
+        if deaf:
+            entry.settle(deaf[0])
+        elif len(entry.members) == count:
             entry.settle(_differing(entry.members))
         try:
             await asyncio.wait_for(entry.settled.wait(), timeout)
         except TimeoutError:
-            missing = sorted(set(range(entry.count)) - set(entry.members))
+            missing = [entry.workers[place] for place in range(count) if place not in entry.members]
             entry.settle(
-                f"{len(missing)} of {entry.count} workers did not start their ranks within {timeout:g} s; "
-                "they may be busy with other tasks, or lack memory (daskstrads.timeouts.start)"
+                f"{len(missing)} of {count} workers did not start their ranks within {timeout:g} s "
+                f"({', '.join(missing)}); they may be busy with other tasks, or lack memory "
+                "(daskstrads.timeouts.start)"
             )
         if entry.trouble is not None:
-            return {"trouble": entry.trouble}
-        members = [entry.members[place] for place in range(entry.count)]
+            return {"trouble": entry.trouble, "deaf": bool(deaf)}
+        members = [entry.members[place] for place in range(count)]
         addresses = [(member["host"], member["port"]) for member in members]
         return {"addresses": addresses, "token": entry.token, "epoch": entry.epoch}
 
@@ -190,7 +196,7 @@ class SessionPlugin(SchedulerPlugin):
             return {"trouble": "the session was ended"}
         deal = entry.deal
         if round == deal.next:
-            deal.reports.update({rank: packed for rank, packed in reports})
+            deal.reports.update(dict(reports))
         ended = asyncio.ensure_future(entry.ended.wait())
         try:
             while round >= deal.next and deal.error is None:
@@ -222,7 +228,7 @@ class SessionPlugin(SchedulerPlugin):
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def keep(self, session: str, who_has: dict[str, list[str]], nbytes: dict[str, int]) -> bool:
+    async def keep(self, session: str, who_has: dict[Any, list[str]], nbytes: dict[Any, int]) -> bool:
         """Results that stay on their workers become Dask data of the session's client; False: it has gone."""
         entry = self.sessions.get(session)
         if entry is None or entry.client not in self.scheduler.clients:
@@ -237,32 +243,47 @@ class SessionPlugin(SchedulerPlugin):
             return {"joined": 0, "lost": [], "silent": {}}
         workers = self.scheduler.workers
         now = time.time()
-        silent = {where: now - workers[where].last_seen for where in entry.workers() if where in workers}
+        silent = {where: now - workers[where].last_seen for where in entry.workers if where in workers}
         return {"joined": len(entry.members), "lost": entry.lost, "silent": silent}
 
     async def leave(self, session: str) -> None:
         """The session is over."""
+        self._end(session, "the session was ended")
+
+    def _end(self, session: str, why: str) -> None:
         entry = self.sessions.pop(session, None)
         if entry is not None:
-            entry.settle("the session was ended")
+            entry.settle(why)
+            entry.ended.set()
+            self._tell(entry, session, why)
+
+    def _tell(self, entry: _Session, session: str, why: str) -> None:
+        for address in entry.workers:
+            if address in self.scheduler.stream_comms:
+                message = {"op": "daskstrads-over", "session": session, "why": why}
+                self.scheduler.stream_comms[address].send(message)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """Its sessions end: whoever waits in them is told, and later messages are of an older epoch."""
-        for entry in self.sessions.values():
-            if worker in entry.workers():
+        for session, entry in self.sessions.items():
+            if worker in entry.workers:
                 entry.epoch += 1
                 entry.lost.append(worker)
-                entry.settle(f"worker {worker} left the cluster")
+                place = entry.workers.index(worker)
+                ranks = entry.ranks[place]
+                why = f"worker {place} with rank(s) {ranks} is lost: {worker} left the cluster"
+                entry.settle(why)
                 entry.ended.set()
+                self._tell(entry, session, why)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Nobody waits for its sessions any more."""
-        for name in [name for name, entry in self.sessions.items() if entry.client == client]:
-            self.sessions.pop(name).settle("the session's client has gone")
+        for session in [name for name, entry in self.sessions.items() if entry.client == client]:
+            self._end(session, "the client of this run has gone")
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
         """Workers that take part in a session stay during adaptive scaling."""
-        busy = {address for entry in self.sessions.values() for address in entry.workers()}
+        busy = {address for entry in self.sessions.values() for address in entry.workers}
         return [worker for worker in workers if worker.address not in busy]
 
 
