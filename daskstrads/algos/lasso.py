@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,57 +16,33 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from ..comm.local import launch
-from ..engine.run import ranks_available, run
+from ..engine.run import check_memory, collected, ranks_available, run
 from ..partition import Slab, split, split_axis
 from ..schedule import Certified, DynamicPriority, Policy, Report, RoundRobin
 from .design import SparseDesign
-from .lasso_block import Rules, assembled
+from .lasso_block import Piece, Rules, assembled
 from .lasso_columns import ColumnPart, LassoColumns
 from .lasso_rows import LassoRows, RowPart
 from .objective import Distance, Penalty, gap_of
+from .problem import Problem, check_sparse, memory_plan
 from .progress import Progress
 
 __all__ = ["ElasticNet", "Lasso"]
 
-_COLUMN_BLOCK = (
-    500,
-    2000,
-)  # columns of an exact block, fewer where they are long: sweeps over it are not shared
+_COLUMN_BLOCK = 500, 2000  # of an exact block, fewer where they are long: sweeps over it are not shared
 _BLOCK_ENTRIES = 1_000_000
 _ROW_BLOCK = 128  # to begin with: its Gram matrix costs rows x block^2
 _PARALLEL_BLOCK = 64  # STRADS' schedule size
 _WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
 
 
-def _check_sparse(X: Any, converted: bool) -> None:
-    """Raise ValueError for a CSR or CSC matrix that points outside its arrays; scipy would crash on it.
-
-    Indices are looked at where X is `converted`; otherwise the ranks do that in their first pass.
-    """
-    starts = X.indptr
-    if len(starts) == 0 or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > len(X.data):
-        raise ValueError("sparse X is damaged: its indptr must ascend from 0 to the number of entries")
-    length = X.shape[1] if X.format == "csr" else X.shape[0]
-    stored = X.indices[: starts[-1]]
-    if converted and len(stored) and not (stored.min() >= 0 and stored.max() < length):
-        raise ValueError(f"sparse X has an index outside its shape; expected indices in [0, {length})")
-
-
-class Problem(NamedTuple):
-    """What is to be fitted: X's shape, split axis, stored entries and dtype; the targets; the ranks' parts.
-
-    `flat`: y is 1-D. `weighted`: weights are not all 1. `parts(target, start coefficients)`: one part a rank,
-    or futures of them.
-    """
-
-    shape: tuple[int, int]
-    axis: int
-    entries: int
-    dtype: Any
-    targets: int
-    flat: bool
-    weighted: bool
-    parts: Callable[[int, np.ndarray], list[Any]]
+def _views(pieces: list[Any], coef: np.ndarray) -> list[Any]:
+    """The ranks' pieces as views of `coef`, unless they are elsewhere."""
+    if not isinstance(pieces[0], Piece):
+        return pieces
+    ends = np.cumsum([len(piece.coef) for piece in pieces])
+    views = np.split(coef, ends[:-1])
+    return [piece._replace(coef=view) for piece, view in zip(pieces, views, strict=True)]
 
 
 class ElasticNet(RegressorMixin, BaseEstimator):
@@ -105,6 +80,8 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         n_iter_: full passes used, at most max_iter (one a target for several targets).
         dual_gap_: the certificate, in units of the objective, of the float64 solution (before `coef_` is
             rounded to float32 for float32 X); nan at alpha = 0, where there is none.
+        shards_: the model as its ranks hold it, a `Piece` each (a list of these for several targets); with a
+            Client, Futures of what stays on the workers until the model goes. Not pickled.
         n_features_in_, feature_names_in_: as in scikit-learn.
     """
 
@@ -160,7 +137,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         starts = self._start_coefficients(problem.shape[1], problem.targets)
         with compilation_announced(bool(self.verbose)):
             fits = [self._fit_target(problem, k, starts[k]) for k in range(problem.targets)]
-        coef, intercept, gap, passes, complaints = (list(entries) for entries in zip(*fits, strict=True))
+        coef, intercept, gap, passes, complaints, shards = map(list, zip(*fits, strict=True))
         for complaint in filter(None, complaints):
             warnings.warn(complaint, ConvergenceWarning, stacklevel=2)
         single = len(fits) == 1
@@ -169,7 +146,17 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         self.intercept_ = 0.0 if not self.fit_intercept else offsets[0] if problem.flat else offsets
         self.dual_gap_ = gap[0] if single else np.array(gap)
         self.n_iter_ = passes[0] if single else passes
+        shards = [
+            _views(pieces, self.coef_ if single else row)
+            for pieces, row in zip(shards, np.atleast_2d(self.coef_), strict=True)
+        ]
+        self.shards_ = shards[0] if single else shards
         return self
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        # Shards on a cluster are this client's own: neither a file nor another process can hold them.
+        return {name: value for name, value in state.items() if name != "shards_"}
 
     def predict(self, X):
         """X b + c, (n,) or (n, targets); lazy, in X's row chunks, for a dask array."""
@@ -180,6 +167,23 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             return predicted(self, X)
         X = validate_data(self, X, accept_sparse=("csr", "csc", "coo"), reset=False)
         return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
+
+    def memory_plan(self, shape, nnz=None, *, dtype=np.float64, n_ranks=None):
+        """What each rank of a fit to X of this `shape` needs, a `MemoryPlan` that prints itself.
+
+        `nnz`: stored entries, None for a dense X. `n_ranks`: None: as many as a fit would take here. On a
+        cluster, a fit that its workers' memory limits do not allow is refused (MemoryError).
+        """
+        entries = shape[0] * shape[1] if nnz is None else int(nnz)
+        axis = split_axis(shape)
+        return memory_plan(
+            shape, entries, sparse=nnz is not None, itemsize=np.dtype(dtype).itemsize, axis=axis,
+            ranks=n_ranks or self._n_ranks(shape, entries), block=self._exact_block(axis, shape, entries),
+        )  # fmt: skip
+
+    def _n_ranks(self, shape: tuple[int, int], entries: int) -> int:
+        size = self.n_shards or max(1, min(ranks_available(cpu_count()), entries // _WORK_PER_RANK))
+        return min(size, shape[split_axis(shape)])  # a rank more would have nothing
 
     @property
     def sparse_coef_(self):
@@ -261,11 +265,13 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         """X's shards; a sparse X with unsorted or repeated entries is put right on a copy."""
         axis = split_axis(X.shape)
         entries = X.nnz if sp.issparse(X) else X.size
-        size = self.n_shards or max(1, min(ranks_available(cpu_count()), entries // _WORK_PER_RANK))
-        size = min(size, X.shape[axis])  # a rank more would have nothing
+        size = self._n_ranks(X.shape, entries)
+        check_memory(
+            self.memory_plan(X.shape, entries if sp.issparse(X) else None, dtype=X.dtype, n_ranks=size)
+        )
         if not sp.issparse(X):
             return X, split(X, size, axis)
-        _check_sparse(X, converted=X.format != ("csc" if axis == 1 else "csr"))
+        check_sparse(X, converted=X.format != ("csc" if axis == 1 else "csr"))
         X = X.tocsc() if axis == 1 else X.tocsr()
         slabs = split(X, size, axis)
         if any(launch(lambda _, slab: SparseDesign(slab.matrix, slab.axis).order(), slabs)):
@@ -293,7 +299,10 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         strength, l1 = min(n * float(self.alpha), 1e300), self._l1()
         penalty = Penalty(strength * l1, strength * (1.0 - l1), bool(self.positive))
         parallel = self.update == "parallel"
-        block = min(_PARALLEL_BLOCK if parallel else self._exact_block(problem), p)
+        block = min(
+            _PARALLEL_BLOCK if parallel else self._exact_block(problem.axis, problem.shape, problem.entries),
+            p,
+        )
         rules = Rules(
             centre=bool(self.fit_intercept), weighted=problem.weighted, parallel=parallel,
             rho=self.rho, proposals=block, tol=float(self.tol),
@@ -302,20 +311,22 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         parts = problem.parts(target, start)
-        done = run(program, parts, seed=seed, callback=Progress(penalty, n) if self.verbose else None)
-        coef, intercept = assembled(done.shards)
+        progress = Progress(penalty, n) if self.verbose else None
+        done = run(program, parts, seed=seed, callback=progress, gather=False)
+        coef, intercept = assembled(collected(done.shards))
         if not np.isfinite(coef.astype(problem.dtype)).all():
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
         gap, passes = gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
-        return coef, intercept, gap, min(passes, self.max_iter), self._complaint(done.reports, penalty)
+        complaint = self._complaint(done.reports, penalty)
+        return coef, intercept, gap, min(passes, self.max_iter), complaint, done.shards
 
     @staticmethod
-    def _exact_block(problem: Problem) -> int:
+    def _exact_block(axis: int, shape: tuple[int, int], entries: int) -> int:
         """Variables of a block that is solved to its optimum; a function of the problem alone."""
-        if problem.axis == 0:
+        if axis == 0:
             return _ROW_BLOCK
         fewest, most = _COLUMN_BLOCK
-        return int(np.clip(_BLOCK_ENTRIES * problem.shape[1] // max(1, problem.entries), fewest, most))
+        return int(np.clip(_BLOCK_ENTRIES * shape[1] // max(1, entries), fewest, most))
 
     def _l1(self) -> float:
         return float(self.l1_ratio)

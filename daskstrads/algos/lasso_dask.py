@@ -7,16 +7,19 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import scipy.sparse as sp
 from dask import delayed
 from sklearn.utils.validation import _check_n_features
 
 from ..engine.host_dask import Deferred
+from ..engine.run import check_memory
 from ..engine.session_dask import cluster_ranks, current_client
 from ..partition import split_axis
 from ..partition.collections_dask import known, pieces, slabs
 from ..sparse_reduce import tree_sum
-from .lasso import ElasticNet, Problem
+from .lasso import ElasticNet
 from .parts_dask import measured, predicted_block, rank_part
+from .problem import Problem
 
 __all__ = ["predicted", "problem_of"]
 
@@ -44,9 +47,20 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
         raise ValueError(f"X has shape {X.shape}: there is nothing to fit")
     _check_n_features(model, X, reset=True)
     axis = split_axis(X.shape)
-    made, bounds = slabs(X, model.n_shards or cluster_ranks(client), axis)
+    size = min(model.n_shards or cluster_ranks(client), X.shape[axis])
+    if not sp.issparse(X._meta):
+        try:
+            check_memory(model.memory_plan(X.shape, dtype=X.dtype, n_ranks=size))
+        except MemoryError:
+            # The meta may be wrong, so a block is looked at; sparse ones are checked once they are counted.
+            if client.compute(delayed(isinstance)(X.blocks[0, 0].to_delayed().item(), np.ndarray)).result():
+                raise
+    made, bounds = slabs(X, size, axis)
     slab_futures = client.compute(made)
-    entries, single = tree_sum([delayed(measured)(slab) for slab in slab_futures]).compute()
+    entries, single, dense = tree_sum([delayed(measured)(slab) for slab in slab_futures]).compute()
+    dtype = np.float32 if single == len(made) else np.float64
+    stored = None if dense else int(entries)
+    check_memory(model.memory_plan(X.shape, stored, dtype=dtype, n_ranks=len(made)))
     cuts = bounds if axis == 0 else None
     total = None
     weights: list[Any] = [None] * len(made)
@@ -56,6 +70,7 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
         weights *= len(made) // len(weights)
 
     def parts(k: int, start: np.ndarray) -> list[Any]:
+        warm = start.any()  # zeros need not travel
         target = client.compute(pieces(y if y.ndim == 1 else y[:, k], cuts))
         target *= len(made) // len(target)  # one future for all: a worker fetches it once
         return [
@@ -63,13 +78,13 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
                 rank_part,
                 (
                     slab_futures[rank], target[rank], weights[rank],
-                    start if axis == 0 else start[bounds[rank] : bounds[rank + 1]], X.shape[0], total,
+                    (start if axis == 0 else start[bounds[rank] : bounds[rank + 1]]) if warm else None,
+                    X.shape, total,
                 ),
             )
             for rank in range(len(made))
         ]  # fmt: skip
 
-    dtype = np.float32 if single == len(made) else np.float64
     targets = 1 if y.ndim == 1 else y.shape[1]
     return Problem(X.shape, axis, int(entries), dtype, targets, y.ndim == 1, weight is not None, parts)
 

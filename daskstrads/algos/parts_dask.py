@@ -21,15 +21,21 @@ def predicted_block(block: Any, coef: np.ndarray, intercept: Any) -> np.ndarray:
 
 
 def measured(slab: Slab) -> np.ndarray:
-    """Stored entries of a slab, and 1 if they are float32; to be added up."""
-    values = slab.matrix if isinstance(slab.matrix, np.ndarray) else slab.matrix.values
-    return np.array([slab.entries, values.dtype == np.float32], np.int64)
+    """Stored entries of a slab, 1 if they are float32, 1 if it is dense; to be added up."""
+    dense = isinstance(slab.matrix, np.ndarray)
+    values = slab.matrix if dense else slab.matrix.values
+    return np.array([slab.entries, values.dtype == np.float32, dense], np.int64)
 
 
 def rank_part(
-    slab: Slab, y: np.ndarray, weight: np.ndarray | None, start: np.ndarray, n: int, total: float | None
+    slab: Slab,
+    y: np.ndarray,
+    weight: np.ndarray | None,
+    start: np.ndarray | None,
+    shape: tuple[int, int],
+    total: float | None,
 ) -> ColumnPart | RowPart:
-    """A rank's part, made where its slab is; weights sum to n over all ranks.
+    """A rank's part, made where its slab is; weights sum to n over all ranks, `start` None is zeros.
 
     Raises:
         ValueError: NaN or infinity in y, or weights that are negative or all zero.
@@ -43,5 +49,7 @@ def rank_part(
         weight = np.asarray(weight, np.float64)
         if not (np.isfinite(weight).all() and (weight >= 0).all() and total):
             raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
-        weight = weight * (n / total)
+        weight = weight * (shape[0] / total)
+    if start is None:
+        start = np.zeros(slab.stop - slab.start if slab.axis == 1 else shape[1])
     return (ColumnPart if slab.axis == 1 else RowPart)(slab, y, weight, start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ..engine.run import say
 from ..schedule import Plan, Report
 from .objective import Penalty, gap_of, primal_of
 
@@ -24,7 +25,7 @@ class Progress:
         terms = reports[0].terms
         support = sum(int(report.terms["support"]) for report in reports)
         objective, gap = primal_of(reports, self.penalty) / self.n, gap_of(reports, self.penalty) / self.n
-        print(
+        say(
             f"[daskstrads] pass {int(terms['passes'])}: objective {objective:.8g}, gap {gap:.2e}, "
             f"{support} nonzero, {time.perf_counter() - self.start:.2f} s"
         )

@@ -17,7 +17,7 @@ from .plans import asked
 from .program import check_program
 from .rank import Parked, Rank
 
-__all__ = ["Run", "collected", "launch", "ranks_available", "run"]
+__all__ = ["Run", "check_memory", "collected", "launch", "ranks_available", "run", "say"]
 
 
 _SLOW, _SLOW_ROUNDS = 1.0, 3  # seconds a round, and how many in a row: then tasks cost nothing to speak of
@@ -111,6 +111,28 @@ def collected(shards: Sequence[Any]) -> list[Any]:
     from .session_dask import collected as fetched
 
     return fetched(shards)
+
+
+def check_memory(plan: Any) -> None:
+    """Raise MemoryError when ranks that need `plan.total` bytes each do not fit the cluster's workers.
+
+    Without a Client nothing is checked: the data are in this process already.
+    """
+    client = _client()
+    if client is not None:
+        from .session_dask import check_memory_limits
+
+        check_memory_limits(client, plan.ranks, plan.total, str(plan))
+
+
+def say(line: str) -> None:
+    """Print a line where the user sees it: on a worker, through the cluster's clients."""
+    if "distributed" in sys.modules:
+        from .session_dask import said_by_worker
+
+        if said_by_worker(line):
+            return
+    print(line, flush=True)
 
 
 def ranks_available(cores: int) -> int:

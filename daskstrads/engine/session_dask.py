@@ -19,9 +19,18 @@ from .host_dask import Deferred, Host, host
 from .options_dask import Options
 from .plugin_dask import Kept, RankPlugin
 
-__all__ = ["Session", "adopted", "cluster_ranks", "collected", "current_client"]
+__all__ = [
+    "Session",
+    "adopted",
+    "check_memory_limits",
+    "cluster_ranks",
+    "collected",
+    "current_client",
+    "said_by_worker",
+]
 
 GRACE = 5.0  # seconds that the others may take to end after one has failed
+_PAUSE = 0.8  # share of its memory limit at which a worker stops taking tasks
 _WATCH = 0.5  # seconds between two looks at the members of a running session
 
 
@@ -61,6 +70,30 @@ def collected(values: Sequence[Any]) -> list[Any]:
         return list(values)
     fetched = iter(futures[0].client.gather(futures))
     return [next(fetched) if isinstance(value, Future) else value for value in values]
+
+
+def check_memory_limits(client: Client, ranks: int, size: int, told: str) -> None:
+    """Raise MemoryError when a worker that would host some of `ranks` ranks of `size` bytes is too small."""
+    workers = _workers(client)
+    for address, members in _placed(client, [None] * ranks):
+        limit, need = workers[address]["memory_limit"], len(members) * size
+        if limit and need > _PAUSE * limit:
+            raise MemoryError(
+                f"the fit needs {need / 1e9:.3g} GB on worker {address} ({told}), whose memory limit is "
+                f"{limit / 1e9:.3g} GB; use more workers or more memory a worker, or float32 data, or fewer "
+                "columns"
+            )
+
+
+def said_by_worker(line: str) -> bool:
+    """Have the clients print `line`, if this is a worker; whether it is."""
+    try:
+        worker = get_worker()
+    except ValueError:
+        return False
+    # What distributed.print sends; that one prints on the worker as well, so twice on a LocalCluster.
+    worker.log_event("print", {"args": (line,), "sep": " ", "end": "\n", "flush": True})
+    return True
 
 
 class Session:

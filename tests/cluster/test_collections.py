@@ -115,3 +115,22 @@ def test_workers_and_scheduler_load_no_scikit_learn(client):
         return "sklearn" in sys.modules
 
     assert not any(client.run(loaded).values())
+
+
+def test_a_fit_that_does_not_fit_is_refused_before_it_starts():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit="300MiB", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster),
+    ):
+        dense = da.zeros((10_000, 50_000), chunks=(100, 10_000))
+        with pytest.raises(MemoryError, match=r"on worker tcp://.*more workers"):
+            Lasso().fit(dense, np.zeros(10_000))
+        # Sparse blocks behind a dense meta are no dense array.
+        blocks = dense[:1000].map_blocks(
+            lambda block: sp.csr_matrix(([1.0], ([0], [0])), block.shape), meta=np.empty((0, 0))
+        )
+        assert Lasso().fit(blocks, np.arange(1000.0)).coef_.shape == (50_000,)

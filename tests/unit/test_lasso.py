@@ -888,3 +888,30 @@ def test_a_fit_writes_nothing_to_the_caller_s_streams(capfd):
     buffer = io.BytesIO()
     pickle.dump(Lasso(0.1).fit(X, y), buffer)
     assert buffer.tell() < 20_000  # numbers only: no data, no ranks
+
+
+def test_in_process_the_shards_are_views():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((80, 200))
+    y = X[:, :3].sum(axis=1) + rng.standard_normal(80)
+    model = Lasso(0.05, n_shards=2).fit(X, y)
+    assert len(model.shards_) == 2
+    assert all(np.shares_memory(shard.coef, model.coef_) for shard in model.shards_)
+    both = Lasso(0.05, n_shards=3).fit(X, np.column_stack([y, y]))
+    assert [len(shards) for shards in both.shards_] == [3, 3]
+    np.testing.assert_array_equal(np.concatenate([shard.coef for shard in both.shards_[1]]), both.coef_[1])
+
+
+def test_the_memory_plan_covers_the_shards():
+    model = Lasso(n_shards=4)
+    wide = model.memory_plan((1000, 50_000))
+    assert (wide.ranks, wide.axis) == (4, 1)
+    assert wide.data == 1000 * 50_000 * 8 // 4
+    assert wide.total == wide.data + wide.state + wide.exchange
+    assert model.memory_plan((1000, 50_000), dtype=np.float32).data == wide.data // 2
+    sparse = model.memory_plan((1000, 50_000), nnz=100_000)
+    assert 100_000 * 12 // 4 <= sparse.data < wide.data // 10
+    tall = model.memory_plan((50_000, 100), n_ranks=2)
+    assert (tall.ranks, tall.axis, tall.data) == (2, 0, 50_000 * 100 * 4)
+    assert str(tall).startswith("2 ranks by rows, ")
+    assert "data 20 MB" in str(tall)
