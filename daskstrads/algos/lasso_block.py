@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
-from ..partition import Compressed, Slab
-from ..schedule import Recency, Report, independent, strongest
+from ..engine.run import run
+from ..partition import Compressed, Slab, split
+from ..schedule import Certified, DynamicPriority, Recency, Report, independent, strongest
 from .design import dot
-from .objective import Penalty, local_terms
+from .objective import Distance, Penalty, local_terms
 
 __all__ = [
     "Piece",
@@ -22,6 +24,7 @@ __all__ = [
     "propose_steepest",
     "report",
     "simultaneous",
+    "warm",
 ]
 
 _LOOKS, _WORK = 50, 1_000_000_000  # bounds of one block, in looks and in multiplications
@@ -174,3 +177,15 @@ def simultaneous(
         if rise <= 0 or len(kept) <= 1:
             return after
         kept = kept[: (len(kept) + 1) // 2]
+
+
+def warm(program: Any, part: Any, axis: int) -> None:
+    """Run `program`, made of `part`s split along `axis`, on four rows of nothing in particular."""
+    X = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 3.0], [2.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    penalty = Penalty(0.1, 0.0, False)
+    rules = Rules(True, False, False, None, 3, 1e-4)
+    for matrix in X, np.asfortranarray(X), sp.csr_array(X):
+        policy = Certified(DynamicPriority(3), Distance(penalty), 1e-4, max_measures=3)
+        [slab] = split(matrix, 1, axis)
+        parts = [part(slab, X[:, 0], np.ones(4), np.zeros(3))]
+        run(program(policy, penalty, rules), parts, transport="threads")

@@ -87,6 +87,11 @@ class LassoColumns(Program):
             operator, part.slab.start, mean, norms, target, scale, y_mean, coef, target.copy(), recency
         )
 
+    @staticmethod
+    def warm() -> None:
+        """Load the kernels of dense and sparse float64 data."""
+        block_rules.warm(LassoColumns, ColumnPart, 1)
+
     def push(self, shard: _Shard, plan: Plan) -> Any:
         """The fit of this rank's support, or its scheduled columns with their state."""
         if plan.step == "measure":

@@ -86,6 +86,11 @@ class LassoRows(Program):
         coef = part.coef.astype(np.float64)
         return _Shard(operator, part.y, part.weight, moments, share, recency, coef, np.empty(0))
 
+    @staticmethod
+    def warm() -> None:
+        """Load the kernels of dense and sparse float64 data."""
+        block_rules.warm(LassoRows, RowPart, 0)
+
     def push(self, shard: _Shard, plan: Plan) -> Any:
         """This rank's moments, part of the gradient, or part of the Gram matrix."""
         if plan.step == "prepare":

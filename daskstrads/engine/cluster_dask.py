@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from distributed import Client
 
 from ..comm.mesh_group import Unreachable
 from .options_dask import Options
+from .plugin_dask import WarmPlugin
 from .rank import Parked, Rank
 from .session_dask import Session, adopted
 from .tasks_dask import Tasks
@@ -43,7 +45,17 @@ def run_on_workers(
     Raises: as `launch_on_workers`.
     """
     options = Options.read()
-    transport = transport or options.transport
+    done = _run(client, live, parts, options, timeout, transport or options.transport)
+    warm = getattr(live.program, "warm", None)
+    if warm is not None:
+        with contextlib.suppress(Exception):  # the run has succeeded; later workers just start colder
+            client.register_plugin(WarmPlugin(type(live.program).__qualname__, warm))
+    return done
+
+
+def _run(
+    client: Client, live: Any, parts: Sequence[Any], options: Options, timeout: float, transport: str
+) -> tuple[list[Any], int, list[Any]]:
     if transport != "tasks":
         try:
             return _over_mesh(client, live, parts, options, timeout, transport == "auto")
@@ -55,7 +67,7 @@ def run_on_workers(
                 f"round: {error}. To open: the workers' ports to each other (daskstrads.ports); to have no "
                 "warning: dask.config.set({'daskstrads.transport': 'tasks'})",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
     with Session(client, type(live.program).__name__, parts, options) as session:
         session.open(live.program.schedule, live.seed)

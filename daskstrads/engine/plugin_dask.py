@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import uuid
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from distributed import Worker
@@ -11,7 +14,7 @@ from distributed.utils import sync
 
 from ..comm.mesh_group import PeerLost
 
-__all__ = ["Kept", "RankPlugin", "kept", "on_scheduler", "rank_plugin"]
+__all__ = ["Kept", "RankPlugin", "WarmPlugin", "kept", "on_scheduler", "rank_plugin"]
 
 
 class RankPlugin(WorkerPlugin):
@@ -40,6 +43,23 @@ class RankPlugin(WorkerPlugin):
         abort = self.rooms.get(session)
         if abort is not None:
             abort(PeerLost(why))
+
+
+class WarmPlugin(WorkerPlugin):
+    """Has workers that start later load a program's kernels, beside their event loop and their tasks."""
+
+    idempotent = True
+
+    def __init__(self, name: str, warm: Callable[[], None]):
+        self.name, self.warm = f"daskstrads-warm-{name}", warm
+
+    def setup(self, worker: Worker) -> None:
+        """Start at once; a run that comes meanwhile waits for numba's own lock, no longer than without."""
+        threading.Thread(target=self._load, name=self.name, daemon=True).start()
+
+    def _load(self) -> None:
+        with contextlib.suppress(Exception):  # the run that needs it will say what is wrong
+            self.warm()
 
 
 def rank_plugin(worker: Worker) -> RankPlugin:

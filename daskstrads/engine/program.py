@@ -58,7 +58,9 @@ class Program:
     What is exchanged, plans and reports are made of arrays, numbers, strings, None, and tuples, lists and
     dicts of these; exchanges may hold Streams too. Shards are anything.
 
-    An optional `result(shard)` says what `run` returns for the rank, instead of the whole shard.
+    An optional `result(shard)` says what `run` returns for the rank, instead of the whole shard. An optional
+    static method `warm()` loads what a first run would wait for (compiled kernels): after a run, workers that
+    join the cluster later call it when they start.
 
     State private to a rank may be written in push; state replicated over ranks is written by pull alone,
     from `received`. `replicas` names the shard's replicated arrays: their checksums travel with every

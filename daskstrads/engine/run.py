@@ -59,7 +59,8 @@ def run(
         gather: False leaves the shards on their workers, where there are any: `shards` are then Futures.
         transport: on a cluster, "mesh" (workers connect to each other), "tasks" (push, merge and pull are
             Dask tasks; some 50 ms a round), or "auto": tasks where the workers can't connect or rounds take
-            over a second. None: what Dask's configuration says (`daskstrads.transport`), else "auto".
+            over a second. "threads": in this process, whatever Client there is. None: what Dask's
+            configuration says (`daskstrads.transport`), else "auto".
 
     Raises:
         TypeError: a method is missing, misspelt or takes the wrong arguments (before round 0).
@@ -72,11 +73,15 @@ def run(
         raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
-    if transport not in (None, "auto", "mesh", "tasks"):
-        raise ValueError(f"transport must be 'auto', 'mesh' or 'tasks', got {transport!r}")
+    if transport not in (None, "auto", "mesh", "tasks", "threads"):
+        raise ValueError(f"transport must be 'auto', 'mesh', 'tasks' or 'threads', got {transport!r}")
     parts = list(parts)
     live = _Live(program, int(seed), callback, not gather)
-    client = _client()
+    client = None if transport == "threads" else _client()
+    if client is None and transport in ("mesh", "tasks"):
+        raise ValueError(
+            f"transport={transport!r} needs a current dask.distributed Client; there is none here"
+        )
     if client is None or not parts:
         lives = launch_threads(live, parts, timeout=round_timeout)
         return Run([life.shards[0] for life in lives], lives[0].rounds, lives[0].reports)

@@ -108,7 +108,7 @@ class Session:
         self.dealt = False
 
     def __enter__(self) -> Session:
-        _install(self.client)
+        _install(self.client, self.options.start)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -306,10 +306,14 @@ def _homes(client: Client, parts: Sequence[Any]) -> dict[int, str]:
     return {rank: holders[future.key][0] for rank, future in first.items() if holders.get(future.key)}
 
 
-def _install(client: Client) -> None:
+def _install(client: Client, patience: float) -> None:
     for plugin, where in ((SessionPlugin(), "the scheduler"), (RankPlugin(), "a worker")):
+
+        async def register(plugin: Any = plugin) -> None:
+            await client.register_plugin(plugin)  # type: ignore[func-returns-value]
+
         try:
-            client.register_plugin(plugin)
+            client.sync(register, callback_timeout=patience)
         except Exception as error:
             raise _missing(error, where) or RuntimeError(
                 f"daskstrads could not set itself up on {where}: {error}"

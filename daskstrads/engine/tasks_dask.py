@@ -56,9 +56,11 @@ class Tasks:
 
     def begin(self, program: Any, seed: int, callback: Any) -> None:
         """Make the ranks and their shards."""
-        for rank, recipe in self.session.rank_recipes():
+        begun = [
             self._on(rank, _begin, "init", program, self.size, seed, callback if rank == 0 else None, *recipe)
-        self._wait()
+            for rank, recipe in self.session.rank_recipes()
+        ]
+        self._results(begun)
 
     def resume(self, round: int) -> None:
         """Take over ranks that have parked on their workers before `round`."""
@@ -69,7 +71,7 @@ class Tasks:
         """Rounds until the schedule ends."""
         while True:
             dealt = self._on(0, _deal, "schedule", self.round, self.session.dealt, self.reports)
-            count, ended = self._wait(self._on(0, _counted, "schedule", dealt))
+            [(count, ended)] = self._results([self._on(0, _counted, "schedule", dealt)])
             for place in range(count):
                 self._submit(dealt, place)
                 self.round += 1
@@ -95,11 +97,11 @@ class Tasks:
 
     def end(self, keep: bool) -> list[End]:
         """What is left of the ranks, which are then forgotten."""
-        for rank in range(self.size):
-            self._on(
-                rank, _end, "result", self._dealt, keep, self.session.name, self.reports[rank : rank + 1]
-            )
-        return self._wait()
+        before = [self.reports[rank : rank + 1] for rank in range(self.size)]
+        last = (self._dealt, keep, self.session.name)
+        return self._results(
+            [self._on(rank, _end, "result", *last, before[rank]) for rank in range(self.size)]
+        )
 
     def close(self) -> None:
         """Nothing is waited for any more."""
@@ -122,13 +124,11 @@ class Tasks:
         self.pending.append((phase, -1 if rank is None else rank, future))
         return future
 
-    def _wait(self, wanted: Future | None = None) -> Any:
-        """Wait for what was submitted last, or for one task; the results."""
-        futures = [future for _, _, future in self.pending] if wanted is None else [wanted]
+    def _results(self, futures: list[Future]) -> list[Any]:
+        """What the tasks return, which is little; all that were submitted before them are done as well."""
         self.session.watch(futures, where=self._where, within=self.timeout)
-        found = self.session.client.gather(futures)
         self.pending = []
-        return found if wanted is None else found[0]
+        return self.session.client.gather(futures)
 
     def _where(self) -> str:
         """What the client waits for."""
