@@ -20,7 +20,7 @@ import numpy as np
 
 from . import codec
 
-__all__ = ["HELLO_FRAME", "Limits", "Link", "frame", "greeted", "hello", "left"]
+__all__ = ["HELLO_FRAME", "Limits", "Link", "frame", "greeted", "hello", "left", "open_listener"]
 
 HEADER = struct.Struct("<4sBBHIIIIQ")  # magic, version, kind, -, epoch, source, to, description, body
 MAGIC, VERSION = b"DSTR", 1
@@ -66,6 +66,19 @@ def _joined(parts: list[Any]) -> Iterator[Any]:
         yield part
     if small:
         yield b"".join(small)
+
+
+def open_listener(host: str, ports: tuple[int, int], backlog: int) -> socket.socket:
+    """A listening socket on the first free one of `ports` (first, last); (0, 0): any.
+
+    Raises:
+        OSError: none is free.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in range(ports[0], ports[1]):
+        with contextlib.suppress(OSError):
+            return socket.create_server((host, port), family=family, backlog=backlog)
+    return socket.create_server((host, ports[1]), family=family, backlog=backlog)
 
 
 def hello(worker: int, token: bytes) -> bytes:

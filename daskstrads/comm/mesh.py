@@ -17,7 +17,21 @@ from typing import Any
 
 from . import codec
 from .group import Payload
-from .link import ABORT, BEAT, LEAVE, MAIL, MEET, TOKEN, Limits, Link, frame, greeted, hello, left
+from .link import (
+    ABORT,
+    BEAT,
+    LEAVE,
+    MAIL,
+    MEET,
+    TOKEN,
+    Limits,
+    Link,
+    frame,
+    greeted,
+    hello,
+    left,
+    open_listener,
+)
 from .mesh_group import PeerLost, Room, Unreachable
 
 __all__ = ["Mesh"]
@@ -66,17 +80,7 @@ class Mesh:
         Raises:
             OSError: none is free.
         """
-        first, last = ports or (0, 0)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        for port in range(first, last + 1):
-            try:
-                listener = socket.create_server((host, port), family=family, backlog=2 * len(self.ranks) + 16)
-            except OSError:
-                if port == last:
-                    raise
-            else:
-                self._listener = listener
-                break
+        self._listener = listener = open_listener(host, ports or (0, 0), 2 * len(self.ranks) + 16)
         listener.setblocking(False)
         return listener.getsockname()[1]
 
