@@ -322,7 +322,8 @@ def _install(client: Client, patience: float) -> None:
 
 def _missing(error: BaseException, where: str) -> RuntimeError | None:
     """What to tell who has no daskstrads there, or another one."""
-    if isinstance(error, ImportError) and "daskstrads" in str(error):
+    # By its text: Dask wraps what a worker could not unpickle.
+    if "No module named 'daskstrads" in str(error):
         return RuntimeError(
             f"{where} cannot load daskstrads ({error}); install the same version on the scheduler and on all "
             "workers"
