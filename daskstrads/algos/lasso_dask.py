@@ -56,11 +56,11 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
             if client.compute(delayed(isinstance)(X.blocks[0, 0].to_delayed().item(), np.ndarray)).result():
                 raise
     made, bounds = slabs(X, size, axis)
-    slab_futures = client.compute(made)
-    entries, single, dense = tree_sum([delayed(measured)(slab) for slab in slab_futures]).compute()
+    *slab_futures, told = client.compute([*made, tree_sum([delayed(measured)(slab) for slab in made])])
+    entries, single, dense = told.result()
     dtype = np.float32 if single == len(made) else np.float64
-    stored = None if dense else int(entries)
-    check_memory(model.memory_plan(X.shape, stored, dtype=dtype, n_ranks=len(made)))
+    if not dense:
+        check_memory(model.memory_plan(X.shape, int(entries), dtype=dtype, n_ranks=len(made)))
     cuts = bounds if axis == 0 else None
     total = None
     weights: list[Any] = [None] * len(made)

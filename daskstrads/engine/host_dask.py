@@ -18,7 +18,7 @@ from distributed.worker import secede
 from ..comm import codec
 from ..comm.group import Aborted, note
 from ..comm.mesh import Mesh
-from ..comm.mesh_group import DEAL, MeshGroup, Room, Unreachable
+from ..comm.mesh_group import DEAL, MeshGroup, PeerLost, Room, Unreachable
 from .options_dask import Options
 from .plugin_dask import Kept, kept, on_scheduler, rank_plugin
 from .rank import Rank
@@ -218,7 +218,7 @@ class Desk:
                 told=spec.told and 0 in self._room.local, askers=len(spec.ranks),
             )  # fmt: skip
             if "trouble" in answer:
-                raise RuntimeError(answer["trouble"])
+                raise PeerLost(answer["trouble"])
         except Exception as error:
             for rank in self._room.local:
                 boxes[rank][rank].put((error, None))

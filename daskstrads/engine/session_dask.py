@@ -13,7 +13,7 @@ from typing import Any
 from distributed import Client, Future, get_worker
 
 from ..comm.group import Aborted
-from ..comm.mesh_group import PeerLost
+from ..comm.mesh_group import PeerLost, Unreachable
 from ..schedule.plugin_dask import SessionPlugin, packed_policy
 from .host_dask import Deferred, Host, host
 from .options_dask import Options
@@ -162,7 +162,13 @@ class Session:
             where = [self.addresses[place]]
             return self.client.scatter([_Parts(parts)], workers=where, hash=False, asynchronous=True)
 
-        return self.client.sync(scatter, callback_timeout=self.options.start)[0]
+        try:
+            return self.client.sync(scatter, callback_timeout=self.options.start)[0]
+        except (OSError, TimeoutError) as error:  # Dask blames its own connection for a worker out of reach
+            raise PeerLost(
+                f"worker {place} with rank(s) {self.ranks[place]} ({self.addresses[place]}) is lost: it cannot "
+                f"be sent its parts ({error})"
+            ) from error
 
     def rank_recipes(self) -> list[tuple[int, tuple[Any, int]]]:
         """(rank, (a worker's recipes, the rank's place in them)), in rank order."""
@@ -208,7 +214,7 @@ class Session:
         stood = where()
         errors = [self.raised(future) for future in futures if future.status == "error"]
         if errors:
-            raise min(errors, key=lambda error: isinstance(error, PeerLost | Aborted))
+            raise min(errors, key=_distance)
         if self.client.status != "running":
             raise PeerLost(f"the client's connection to the scheduler is {self.client.status}; {stood}")
         if gone:
@@ -254,6 +260,13 @@ def adopted(client: Client, values: Sequence[Any]) -> list[Any]:
         return made
 
     return client.sync(adopt)
+
+
+def _distance(error: BaseException) -> int:
+    """How far an error is from the root cause: a rank's own, a start that failed, a peer that was lost."""
+    if isinstance(error, Unreachable):
+        return 1
+    return 2 if isinstance(error, PeerLost | Aborted) else 0
 
 
 class _Parts(tuple):

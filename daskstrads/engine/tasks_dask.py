@@ -14,6 +14,7 @@ from distributed import Future, get_worker
 
 from ..comm import codec
 from ..comm.group import note
+from ..comm.mesh_group import PeerLost
 from ..schedule.policy import Policy
 from ..sparse_reduce.tree import steps
 from .host_dask import made, on_scheduler
@@ -176,7 +177,7 @@ def _deal(session: str, place: int, round: int, hosted: bool, reports: list[Any]
                 session=session, asker=0, round=round, reports=packed, told=True, askers=1,
             )  # fmt: skip
             if "trouble" in answer:
-                raise RuntimeError(answer["trouble"])
+                raise PeerLost(answer["trouble"])
             return _Dealt(list(map(codec.unpacked, answer["plans"])), reports if answer["reports"] else None)
         fresh = (
             reports

@@ -25,9 +25,13 @@ def slabs(X: Any, size: int, axis: int) -> tuple[list[Any], np.ndarray]:
     """Delayed `Slab`s of columns (`axis` 1) or rows (0) of a 2-D dask array, and where they are cut.
 
     Chunks may be dense or sparse blocks, split in any way; each slab is one task on one worker, so no data
-    pass through the client. Cuts are those of `split` for a dense array of the same shape.
+    pass through the client. Chunks that are `size` whole columns or rows already are not cut anew; else the
+    cuts are those of `split` for a dense array of the same shape.
     """
-    bounds = _bounds(X.shape, size, axis)
+    if X.numblocks[axis] == size and X.numblocks[1 - axis] == 1:
+        bounds = np.concatenate([[0], np.cumsum(X.chunks[axis], dtype=np.int64)])
+    else:
+        bounds = _bounds(X.shape, size, axis)
     lengths = tuple(int(length) for length in np.diff(bounds))
     X = X.rechunk((lengths, (X.shape[1],)) if axis == 0 else ((X.shape[0],), lengths))
     blocks = X.to_delayed().ravel()

@@ -134,3 +134,16 @@ def test_a_fit_that_does_not_fit_is_refused_before_it_starts():
             lambda block: sp.csr_matrix(([1.0], ([0], [0])), block.shape), meta=np.empty((0, 0))
         )
         assert Lasso().fit(blocks, np.arange(1000.0)).coef_.shape == (50_000,)
+
+
+@pytest.mark.parametrize("shape", [(90, 150), (250, 30)])
+def test_chunks_that_are_shards_already_stay_where_they_are(client, shape):
+    X, y = problem(shape)
+    axis = 0 if shape[0] > shape[1] else 1
+    cut = shape[axis] // 3
+    chunks = ((cut, shape[0] - cut), -1) if axis == 0 else (-1, (cut, shape[1] - cut))
+    lazy = client.persist(da.from_array(X, chunks=chunks))
+    model = Lasso(0.05, n_shards=2).fit(lazy, y)
+    lengths = [len(piece.coef) for piece in client.gather(model.shards_)]
+    assert lengths == ([cut, shape[1] - cut] if axis == 1 else [shape[1] // 2] * 2)
+    np.testing.assert_allclose(model.coef_, Lasso(0.05, n_shards=2).fit(X, y).coef_, atol=1e-3)
