@@ -20,7 +20,7 @@ import numpy as np
 
 from . import codec
 
-__all__ = ["HELLO_FRAME", "Limits", "Link", "frame", "greeted", "hello", "left", "open_listener"]
+__all__ = ["HELLO_FRAME", "Limits", "Link", "dial", "frame", "greeted", "hello", "left", "open_listener"]
 
 HEADER = struct.Struct("<4sBBHIIIIQ")  # magic, version, kind, -, epoch, source, to, description, body
 MAGIC, VERSION = b"DSTR", 1
@@ -30,6 +30,7 @@ HELLO_FRAME = struct.Struct(f"<4sBBHI{TOKEN}s")  # magic, version, kind, -, work
 DESCRIPTION_LIMIT = 1 << 26
 _SMALL = 1 << 14
 _CHUNK = 1 << 16  # what arrives is collected in one go up to here; larger parts go straight to their place
+_STUMBLE = 1.0  # seconds: "no route to host" just after a link came up
 _TURN = 64  # system calls in a row on one connection, before the others have their turn
 
 
@@ -79,6 +80,18 @@ def open_listener(host: str, ports: tuple[int, int], backlog: int) -> socket.soc
         with contextlib.suppress(OSError):
             return socket.create_server((host, port), family=family, backlog=backlog)
     return socket.create_server((host, ports[1]), family=family, backlog=backlog)
+
+
+def dial(address: tuple[str, int], deadline: float) -> socket.socket:
+    """A connection to a listener that is there; a network that stumbles is forgiven for a moment."""
+    last_try = min(deadline, time.monotonic() + _STUMBLE)
+    while True:
+        try:
+            return socket.create_connection(address, left(deadline))
+        except OSError:
+            if time.monotonic() > last_try:
+                raise
+            time.sleep(0.1)
 
 
 def hello(worker: int, token: bytes) -> bytes:

@@ -26,6 +26,7 @@ from .link import (
     TOKEN,
     Limits,
     Link,
+    dial,
     frame,
     greeted,
     hello,
@@ -141,7 +142,7 @@ class Mesh:
     def _call(self, worker: int, address: tuple[str, int], deadline: float) -> socket.socket:
         connection = None
         try:
-            connection = socket.create_connection(address, left(deadline))
+            connection = dial(address, deadline)
             connection.settimeout(left(deadline))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._connect_context is not None:

@@ -165,10 +165,7 @@ class Session:
         try:
             return self.client.sync(scatter, callback_timeout=self.options.start)[0]
         except (OSError, TimeoutError) as error:  # Dask blames its own connection for a worker out of reach
-            raise PeerLost(
-                f"worker {place} with rank(s) {self.ranks[place]} ({self.addresses[place]}) is lost: it cannot "
-                f"be sent its parts ({error})"
-            ) from error
+            raise PeerLost(f"{self.who(place)} is lost: its parts cannot be sent ({error})") from error
 
     def rank_recipes(self) -> list[tuple[int, tuple[Any, int]]]:
         """(rank, (a worker's recipes, the rank's place in them)), in rank order."""
@@ -235,10 +232,14 @@ class Session:
             if silence > self.options.silence + self.options.beat
         }
         return "; ".join(
-            f"worker {place} with rank(s) {self.ranks[place]} is lost: {address}, {lost[address]}"
+            f"{self.who(place)} is lost: {lost[address]}"
             for place, address in enumerate(self.addresses)
             if address in lost
         )
+
+    def who(self, place: int) -> str:
+        """A worker, as errors name it."""
+        return f"worker {place} with rank(s) {self.ranks[place]} ({self.addresses[place]})"
 
     def raised(self, future: Future) -> BaseException:
         """The error of a task."""
