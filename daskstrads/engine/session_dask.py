@@ -200,28 +200,31 @@ class Session:
             if failed and not told:  # the others end by themselves, unless their worker is gone
                 told, end = True, now + GRACE
             pending = any(future.status == "pending" for future in futures)
-            if not pending or gone or now > end or self.client.status != "running":
+            if not pending or now > end or self.client.status != "running":
                 break
             if now >= look:
-                gone, look = self.gone(now - start), now + _WATCH
+                known, gone, look = gone, self.gone(), now + _WATCH
+                if gone and not known:  # the others know more: where they stood
+                    end = min(end, now + _WATCH)
             changed.wait(0.05)  # polled as well: not every way that a future can end calls back
             changed.clear()
         else:
             return
-        stood = where()
         errors = [self.raised(future) for future in futures if future.status == "error"]
         if errors:
             raise min(errors, key=_distance)
+        stood = where()
         if self.client.status != "running":
-            raise PeerLost(f"the client's connection to the scheduler is {self.client.status}; {stood}")
+            raise PeerLost(f"the client's connection to the scheduler is {self.client.status}{stood}")
         if gone:
-            raise PeerLost(f"{gone}; {stood}")
-        if all(future.status in ("pending", "finished") for future in futures):
-            raise TimeoutError(f"waited {within:g} s for the workers {stood}")
-        raise PeerLost(f"a task is {[f.status for f in futures]}: the run was cancelled or lost; {stood}")
+            raise PeerLost(f"{gone}{stood}")
+        states = sorted({str(future.status) for future in futures})
+        if set(states) <= {"pending", "finished"}:
+            raise TimeoutError(f"waited {within:g} s for the workers{stood}")
+        raise PeerLost(f"the run was cancelled, or its workers are gone: its tasks are {states}{stood}")
 
-    def gone(self, seconds: float) -> str:
-        """Which workers are lost, and why, if any is; `seconds`: since the start."""
+    def gone(self) -> str:
+        """Which workers are lost, and why, if any is."""
         try:
             told = self.ask("status")
         except (OSError, TimeoutError):  # the scheduler is busy or gone; the client's status will tell

@@ -135,8 +135,8 @@ class Tasks:
         """What the client waits for."""
         for phase, _, future in self.pending:
             if future.status != "finished":
-                return f"in phase {phase} of round {max(0, self.round - 1 if self.reports else 0)}"
-        return f"before round {self.round}"
+                return f", in phase {phase} of round {max(0, self.round - 1)}"
+        return f", before round {self.round}"
 
 
 @contextmanager
