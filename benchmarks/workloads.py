@@ -41,12 +41,17 @@ def default_cache() -> Path:
 
 def load(name: str, scale: int = 1, cache: Path | None = None) -> Workload:
     """Workload `name` with its sizes divided by `scale`, generated on first use."""
+    return _read(folder(name, scale, cache))
+
+
+def folder(name: str, scale: int = 1, cache: Path | None = None) -> Path:
+    """Where a workload's arrays are, one .npy file each; generated on first use."""
     if name not in MAKERS:
         raise ValueError(f"no workload {name!r}; there are {', '.join(MAKERS)}")
-    folder = Path(cache or default_cache()) / f"{name}-{scale}"
-    if not folder.is_dir():
-        _write(MAKERS[name](scale), folder)
-    return _read(folder)
+    path = Path(cache or default_cache()) / f"{name}-{scale}"
+    if not path.is_dir():
+        _write(MAKERS[name](scale), path)
+    return path
 
 
 def lam_max(X, y) -> float:

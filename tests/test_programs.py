@@ -229,7 +229,7 @@ def package_lasso(axis, parallel=False, sparse=False, shape=None):
 
     def model(states):  # what the run returned, or shards on their way
         if isinstance(states[0], Piece):
-            return assembled(states)
+            return assembled(states, X.shape[1])
         own = states[:1] if axis == 0 else states
         coef, mean = np.concatenate([s.coef for s in own]), np.concatenate([s.mean for s in own])
         return coef, states[0].y_mean - np.sum(mean * coef)

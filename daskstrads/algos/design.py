@@ -66,15 +66,15 @@ class DenseDesign:
             kernels.dense_moments_along(self._flat, self._stride, self._count, weight, centre, mean, spread)
         return mean, spread
 
-    def correlate(self, v: np.ndarray) -> np.ndarray:
-        """X'v, (p,) float64."""
+    def correlate(self, v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """X'v, (p,) float64, in `out` if given."""
         from . import design_kernels as kernels
 
+        out = np.empty(self.shape[1]) if out is None else out
         if self.by_columns:
-            out = np.empty(self.shape[1])
             kernels.dense_dots(self._flat, self._stride, self._length, _read_only(v), out)
         else:
-            out = np.zeros(self.shape[1])
+            out[:] = 0.0
             kernels.dense_axpys(self._flat, self._stride, self._length, _read_only(v), out)
         return out
 
@@ -151,11 +151,13 @@ class SparseDesign:
             kernels.sparse_moments_along(*self._arrays, weight, centre, mean, spread)
         return mean, spread
 
-    def correlate(self, v: np.ndarray) -> np.ndarray:
-        """X'v, (p,) float64."""
+    def correlate(self, v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """X'v, (p,) float64, in `out` if given."""
         from . import design_kernels as kernels
 
-        out = np.zeros(self.shape[1])
+        out = np.empty(self.shape[1]) if out is None else out
+        if not self.by_columns:
+            out[:] = 0.0
         kernel = kernels.sparse_dots if self.by_columns else kernels.sparse_axpys
         kernel(*self._arrays, _read_only(v), out)
         return out

@@ -20,7 +20,7 @@ from ..engine.run import check_memory, collected, ranks_available, run
 from ..partition import Slab, split, split_axis
 from ..schedule import Certified, DynamicPriority, Policy, Report, RoundRobin
 from .design import SparseDesign
-from .lasso_block import Piece, Rules, assembled
+from .lasso_block import Rules, assembled
 from .lasso_columns import ColumnPart, LassoColumns
 from .lasso_rows import LassoRows, RowPart
 from .objective import Distance, Penalty, gap_of
@@ -34,15 +34,6 @@ _BLOCK_ENTRIES = 1_000_000
 _ROW_BLOCK = 128  # to begin with: its Gram matrix costs rows x block^2
 _PARALLEL_BLOCK = 64  # STRADS' schedule size
 _WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
-
-
-def _views(pieces: list[Any], coef: np.ndarray) -> list[Any]:
-    """The ranks' pieces as views of `coef`, unless they are elsewhere."""
-    if not isinstance(pieces[0], Piece):
-        return pieces
-    ends = np.cumsum([len(piece.coef) for piece in pieces])
-    views = np.split(coef, ends[:-1])
-    return [piece._replace(coef=view) for piece, view in zip(pieces, views, strict=True)]
 
 
 class ElasticNet(RegressorMixin, BaseEstimator):
@@ -80,8 +71,9 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         n_iter_: full passes used, at most max_iter (one a target for several targets).
         dual_gap_: the certificate, in units of the objective, of the float64 solution (before `coef_` is
             rounded to float32 for float32 X); nan at alpha = 0, where there is none.
-        shards_: the model as its ranks hold it, a `Piece` each (a list of these for several targets); with a
-            Client, Futures of what stays on the workers until the model goes. Not pickled.
+        shards_: the model as its ranks hold it, each a `Piece` of nonzero coefficients (a list of these lists
+            for several targets); with a Client, Futures of what stays on the workers until the model goes.
+            Not pickled.
         n_features_in_, feature_names_in_: as in scikit-learn.
     """
 
@@ -146,10 +138,6 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         self.intercept_ = 0.0 if not self.fit_intercept else offsets[0] if problem.flat else offsets
         self.dual_gap_ = gap[0] if single else np.array(gap)
         self.n_iter_ = passes[0] if single else passes
-        shards = [
-            _views(pieces, self.coef_ if single else row)
-            for pieces, row in zip(shards, np.atleast_2d(self.coef_), strict=True)
-        ]
         self.shards_ = shards[0] if single else shards
         return self
 
@@ -313,7 +301,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         parts = problem.parts(target, start)
         progress = Progress(penalty, n) if self.verbose else None
         done = run(program, parts, seed=seed, callback=progress, gather=False)
-        coef, intercept = assembled(collected(done.shards))
+        coef, intercept = assembled(collected(done.shards), p)
         if not np.isfinite(coef.astype(problem.dtype)).all():
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
         gap, passes = gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])

@@ -47,18 +47,22 @@ class Rules(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a rank contributes to the model: its coefficients, their share of the intercept, y's mean."""
+    """What a rank holds of the model: its nonzero coefficients (`ids` int64, `values`), its share of the
+    intercept, y's mean.
+    """
 
-    coef: np.ndarray
+    ids: np.ndarray
+    values: np.ndarray
     offset: float
     y_mean: float
 
 
-def assembled(pieces: list[Piece]) -> tuple[np.ndarray, float]:
+def assembled(pieces: list[Piece], p: int) -> tuple[np.ndarray, float]:
     """Coefficients (p,) and intercept from all ranks' pieces."""
-    return np.concatenate([piece.coef for piece in pieces]), pieces[0].y_mean - sum(
-        piece.offset for piece in pieces
-    )
+    coef = np.zeros(p)
+    for piece in pieces:
+        coef[piece.ids] = piece.values
+    return coef, pieces[0].y_mean - sum(piece.offset for piece in pieces)
 
 
 def looks(entries: int) -> int:
@@ -93,14 +97,14 @@ def report(
 
 
 def propose_steepest(
-    grad: np.ndarray, coef: np.ndarray, penalty: Penalty, count: int
+    grad: np.ndarray, coef: np.ndarray, penalty: Penalty, count: int, work: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights for an exact block: the support (inf), then the largest gradients.
 
     Variables within half of the threshold come along: the next steps may need them, and a full pass
-    costs more than a few idle columns.
+    costs more than a few idle columns. `work`, as long as `grad`, is overwritten.
     """
-    weights = grad.copy() if penalty.positive else np.abs(grad)
+    weights = np.positive(grad, out=work) if penalty.positive else np.abs(grad, out=work)
     held = np.flatnonzero(coef)
     weights[held] = np.inf
     places = strongest(weights, count + 2 * len(held), 0.5 * penalty.lam)

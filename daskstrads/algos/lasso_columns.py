@@ -51,6 +51,9 @@ class _Shard:
     coef: np.ndarray  # this rank's; written by pull
     residual: np.ndarray  # q = t - Z b; replicated, written by pull alone
     recency: Recency
+    # As long as coef; allocated once: workers give large temporaries back and fault them in again.
+    grad: np.ndarray
+    work: np.ndarray
     kept: dict[str, float] = field(default_factory=dict)
 
 
@@ -83,9 +86,11 @@ class LassoColumns(Program):
         target = scale * (part.y - y_mean)
         recency = Recency(len(norms), rng)
         coef = part.coef.astype(np.float64)
+        grad, work = np.empty_like(norms), np.empty_like(norms)
         return _Shard(
-            operator, part.slab.start, mean, norms, target, scale, y_mean, coef, target.copy(), recency
-        )
+            operator, part.slab.start, mean, norms, target, scale, y_mean, coef, target.copy(), recency,
+            grad, work,
+        )  # fmt: skip
 
     @staticmethod
     def warm() -> None:
@@ -118,7 +123,9 @@ class LassoColumns(Program):
 
     def result(self, shard: _Shard) -> Piece:
         """This rank's columns of the model."""
-        return Piece(shard.coef, dot(shard.mean, shard.coef), shard.y_mean)
+        held = np.flatnonzero(shard.coef)
+        offset = dot(shard.mean[held], shard.coef[held])
+        return Piece(held + shard.start, shard.coef[held], offset, shard.y_mean)
 
     def _own(self, shard: _Shard, plan: Plan) -> np.ndarray:
         """Places of the scheduled variables that this rank owns, in order of priority."""
@@ -128,8 +135,8 @@ class LassoColumns(Program):
     def _measured(self, shard: _Shard) -> Report:
         q, penalty = shard.residual, self.penalty
         weighted = shard.scale * q
-        grad = shard.design.correlate(weighted)
-        grad -= shard.mean * weighted.sum()
+        grad = shard.design.correlate(weighted, shard.grad)
+        grad -= np.multiply(shard.mean, weighted.sum(), out=shard.work)
         target = shard.target
         shared = {"rr": dot(q, q), "tr": dot(target, q), "tt": dot(target, target)}
         report = block_rules.report(grad, shard.coef, shard.norms, penalty, shared, shard.kept)
@@ -139,7 +146,9 @@ class LassoColumns(Program):
             )
             places, weights = shard.recency.propose(self.rules.proposals)
         else:
-            places, weights = block_rules.propose_steepest(grad, shard.coef, penalty, self.rules.proposals)
+            places, weights = block_rules.propose_steepest(
+                grad, shard.coef, penalty, self.rules.proposals, shard.work
+            )
         return report._replace(ids=places + shard.start, weights=weights)
 
     def _updated(self, shard: _Shard, plan: Plan, block: _Block) -> Report:

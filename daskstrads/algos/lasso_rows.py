@@ -139,8 +139,8 @@ class LassoRows(Program):
 
     def result(self, shard: _Shard) -> Piece:
         """This rank's share of the model."""
-        coef = shard.coef[shard.share]
-        return Piece(coef, dot(shard.mean[shard.share], coef), shard.y_mean)
+        held = np.flatnonzero(shard.coef[shard.share]) + shard.share.start
+        return Piece(held, shard.coef[held], dot(shard.mean[held], shard.coef[held]), shard.y_mean)
 
     def _weighted_residual(self, shard: _Shard) -> np.ndarray:
         """weight * residual; the residual afresh from the data, so that no rounding piles up."""
@@ -161,7 +161,9 @@ class LassoRows(Program):
             block_rules.propose_recent(shard.recency, grad, coef, norms, penalty, rules.proposals)
             places, weights = shard.recency.propose(rules.proposals)
         else:
-            places, weights = block_rules.propose_steepest(grad, coef, penalty, rules.proposals)
+            places, weights = block_rules.propose_steepest(
+                grad, coef, penalty, rules.proposals, np.empty_like(grad)
+            )
         return report._replace(ids=places + share.start, weights=weights)
 
     def _columns(self, shard: _Shard, plan: Plan) -> tuple[np.ndarray, np.ndarray]:

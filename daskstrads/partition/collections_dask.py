@@ -67,8 +67,11 @@ def _slab(block: Any, axis: int, start: int, stop: int) -> Slab:
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float64)
     if sp.issparse(block):
-        block = block.tocsc() if axis == 1 else block.tocsr()
-        block.sum_duplicates()
+        converted = block.tocsc() if axis == 1 else block.tocsr()
+        if not converted.has_canonical_format:
+            converted = converted.copy() if converted is block else converted  # the chunk is the caller's
+            converted.sum_duplicates()
+        block = converted
         return Slab(compress(block, 0, stop - start, axis), axis, start, stop)
     block = block.view()
     block.flags.writeable = False
