@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import dask
@@ -9,13 +10,14 @@ import dask.array as da
 import numpy as np
 import scipy.sparse as sp
 from dask import delayed
+from distributed import wait
 from sklearn.utils.validation import _check_n_features
 
 from ..engine.host_dask import Deferred
 from ..engine.run import check_memory
 from ..engine.session_dask import cluster_ranks, current_client
 from ..partition import split_axis
-from ..partition.collections_dask import known, pieces, slabs
+from ..partition.collections_dask import blocks, known, pieces, slab
 from ..sparse_reduce import tree_sum
 from .lasso import ElasticNet
 from .parts_dask import measured, predicted_block, rank_part
@@ -55,12 +57,19 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
             # The meta may be wrong, so a block is looked at; sparse ones are checked once they are counted.
             if client.compute(delayed(isinstance)(X.blocks[0, 0].to_delayed().item(), np.ndarray)).result():
                 raise
-    made, bounds = slabs(X, size, axis)
-    *slab_futures, told = client.compute([*made, tree_sum([delayed(measured)(slab) for slab in made])])
-    entries, single, dense = told.result()
-    dtype = np.float32 if single == len(made) else np.float64
-    if not dense:
-        check_memory(model.memory_plan(X.shape, int(entries), dtype=dtype, n_ranks=len(made)))
+    made, bounds = blocks(X, size, axis)
+    places = [(axis, int(start), int(stop)) for start, stop in pairwise(bounds)]
+    if isinstance(X._meta, np.ndarray) and X.dtype in (np.float32, np.float64):
+        # The ranks make their slabs, which are views. Should the meta be wrong, they copy once more.
+        held, entries, dtype = client.compute(made), X.size, X.dtype
+        wait(held)
+    else:
+        cut = [delayed(slab, pure=True)(block, *place) for block, place in zip(made, places, strict=True)]
+        *held, told = client.compute([*cut, tree_sum([delayed(measured)(each) for each in cut])])
+        entries, single, dense = told.result()
+        dtype = np.float32 if single == len(made) else np.float64
+        if not dense:
+            check_memory(model.memory_plan(X.shape, int(entries), dtype=dtype, n_ranks=len(made)))
     cuts = bounds if axis == 0 else None
     total = None
     weights: list[Any] = [None] * len(made)
@@ -77,7 +86,7 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
             Deferred(
                 rank_part,
                 (
-                    slab_futures[rank], target[rank], weights[rank],
+                    held[rank], places[rank], target[rank], weights[rank],
                     (start if axis == 0 else start[bounds[rank] : bounds[rank + 1]]) if warm else None,
                     X.shape, total,
                 ),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..partition import Slab
+from ..partition.collections_dask import slab as slab_of
 from .lasso_columns import ColumnPart
 from .lasso_rows import RowPart
 
@@ -28,14 +29,17 @@ def measured(slab: Slab) -> np.ndarray:
 
 
 def rank_part(
-    slab: Slab,
+    block: Any,
+    place: tuple[int, int, int],
     y: np.ndarray,
     weight: np.ndarray | None,
     start: np.ndarray | None,
     shape: tuple[int, int],
     total: float | None,
 ) -> ColumnPart | RowPart:
-    """A rank's part, made where its slab is; weights sum to n over all ranks, `start` None is zeros.
+    """A rank's part, made where its slab or block is (`place`: axis, start, stop).
+
+    Weights sum to n over all ranks; `start` None is zeros.
 
     Raises:
         ValueError: NaN or infinity in y, or weights that are negative or all zero.
@@ -50,6 +54,7 @@ def rank_part(
         if not (np.isfinite(weight).all() and (weight >= 0).all() and total):
             raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
         weight = weight * (shape[0] / total)
+    slab = block if isinstance(block, Slab) else slab_of(block, *place)
     if start is None:
         start = np.zeros(slab.stop - slab.start if slab.axis == 1 else shape[1])
     return (ColumnPart if slab.axis == 1 else RowPart)(slab, y, weight, start)

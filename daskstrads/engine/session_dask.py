@@ -148,8 +148,9 @@ class Session:
             found: dict[int, Any] = {}
             for members, entries in zip(self.ranks, self.client.gather(futures), strict=True):
                 found.update(zip(members, entries, strict=True))
-        finally:
+        except BaseException:
             self.client.cancel(futures)
+            raise
         return [found[rank] for rank in sorted(found)]
 
     def recipes(self, place: int) -> Any:

@@ -11,7 +11,7 @@ from dask import delayed
 from .arrays import Slab, compress
 from .balance import balanced_bounds
 
-__all__ = ["known", "pieces", "slabs"]
+__all__ = ["blocks", "known", "pieces", "slab"]
 
 
 def known(X: Any) -> Any:
@@ -21,25 +21,20 @@ def known(X: Any) -> Any:
     return X
 
 
-def slabs(X: Any, size: int, axis: int) -> tuple[list[Any], np.ndarray]:
-    """Delayed `Slab`s of columns (`axis` 1) or rows (0) of a 2-D dask array, and where they are cut.
+def blocks(X: Any, size: int, axis: int) -> tuple[list[Any], np.ndarray]:
+    """Delayed blocks of `size` ranges of columns (`axis` 1) or rows (0) of a 2-D dask array, and bounds.
 
-    Chunks may be dense or sparse blocks, split in any way; each slab is one task on one worker, so no data
-    pass through the client. Chunks that are `size` whole columns or rows already are not cut anew; else the
-    cuts are those of `split` for a dense array of the same shape.
+    Chunks may be dense or sparse, split in any way; they are moved from worker to worker. Chunks that are
+    `size` whole columns or rows already are not cut anew; else the cuts are those of `split` for a dense
+    array of the same shape.
     """
-    if X.numblocks[axis] == size and X.numblocks[1 - axis] == 1:
+    if X.numblocks[axis] == size and X.numblocks[1 - axis] == 1 and min(X.chunks[axis]) > 0:
         bounds = np.concatenate([[0], np.cumsum(X.chunks[axis], dtype=np.int64)])
     else:
         bounds = _bounds(X.shape, size, axis)
-    lengths = tuple(int(length) for length in np.diff(bounds))
-    X = X.rechunk((lengths, (X.shape[1],)) if axis == 0 else ((X.shape[0],), lengths))
-    blocks = X.to_delayed().ravel()
-    made = [
-        delayed(_slab, pure=True)(block, axis, int(start), int(stop))
-        for block, start, stop in zip(blocks, bounds[:-1], bounds[1:], strict=True)
-    ]
-    return made, bounds
+        lengths = tuple(int(length) for length in np.diff(bounds))
+        X = X.rechunk((lengths, (X.shape[1],)) if axis == 0 else ((X.shape[0],), lengths))
+    return list(X.to_delayed().ravel()), bounds
 
 
 def pieces(v: Any, bounds: np.ndarray | None) -> list[Any]:
@@ -53,12 +48,8 @@ def _bounds(shape: tuple[int, int], size: int, axis: int) -> np.ndarray:
     return np.unique(bounds)  # no empty slabs: dask arrays drop empty chunks
 
 
-def _slab(block: Any, axis: int, start: int, stop: int) -> Slab:
-    """What a worker makes of the chunk: a `Slab` in float32 or float64.
-
-    Raises:
-        TypeError: a block that is neither an ndarray nor sparse.
-    """
+def slab(block: Any, axis: int, start: int, stop: int) -> Slab:
+    """What a worker makes of a block: a `Slab` in float32 or float64, a view where it can be."""
     # Looked at here and not in the collection's meta, which may be wrong.
     if hasattr(block, "to_scipy_sparse"):  # pydata sparse
         block = block.to_scipy_sparse()
