@@ -51,9 +51,11 @@ class _Shard:
     coef: np.ndarray  # this rank's; written by pull
     residual: np.ndarray  # q = t - Z b; replicated, written by pull alone
     recency: Recency
-    # As long as coef; allocated once: workers give large temporaries back and fault them in again.
+    # Allocated once (the first two are as long as coef): workers give large temporaries back to the system
+    # and fault them in again.
     grad: np.ndarray
     work: np.ndarray
+    joined: np.ndarray  # dense columns of the last block
     kept: dict[str, float] = field(default_factory=dict)
 
 
@@ -89,7 +91,7 @@ class LassoColumns(Program):
         grad, work = np.empty_like(norms), np.empty_like(norms)
         return _Shard(
             operator, part.slab.start, mean, norms, target, scale, y_mean, coef, target.copy(), recency,
-            grad, work,
+            grad, work, np.empty((0, 0)),
         )  # fmt: skip
 
     @staticmethod
@@ -118,7 +120,7 @@ class LassoColumns(Program):
             shard.residual = shard.target - received
             return self._measured(shard)
         if plan.step == "update":
-            return self._updated(shard, plan, _joined(received))
+            return self._updated(shard, plan, _joined(received, shard))
         return None
 
     def result(self, shard: _Shard) -> Piece:
@@ -188,7 +190,7 @@ class LassoColumns(Program):
         columns_axpy(columns, block.mean, shard.scale, block.coef - coef, shard.residual)
 
 
-def _joined(received: list[Any]) -> _Block:
+def _joined(received: list[Any], shard: _Shard) -> _Block:
     if len(received) == 1:
         return _Block(*received[0])
     columns = [_Block(*entry) for entry in received]
@@ -196,9 +198,13 @@ def _joined(received: list[Any]) -> _Block:
     if columns[0].offsets is not None:
         lengths = np.concatenate([np.diff(entry.offsets) for entry in columns if entry.offsets is not None])
         offsets = np.concatenate([[0], np.cumsum(lengths)])
+    values = [entry.values for entry in columns]
+    size = sum(map(len, values))
+    if offsets is None and len(shard.joined) < size:
+        shard.joined = np.empty((size + size // 4, values[0].shape[1]))
     joined = _Block(
         ids=np.concatenate([entry.ids for entry in columns]),
-        values=np.concatenate([entry.values for entry in columns]),
+        values=np.concatenate(values, out=None if offsets is not None else shard.joined[:size]),
         indices=None if offsets is None else np.concatenate([entry.indices for entry in columns]),
         offsets=offsets,
         mean=np.concatenate([entry.mean for entry in columns]),
