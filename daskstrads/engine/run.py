@@ -192,10 +192,13 @@ def _loop(rank: Rank, plans: Callable[[int, Any], Any], group: Any, parks: bool)
     slow = 0
     most_patient = 0
 
-    def compare(heads: list[tuple[int, int]]) -> None:
+    def compare(heads: list[tuple[int, int, int]]) -> None:
         nonlocal most_patient
-        rank.compare([checksum for checksum, _ in heads])
-        most_patient = min(count for _, count in heads)  # the same on all ranks
+        rounds, checksums, counts = zip(*heads, strict=True)
+        if len(set(rounds)) > 1:
+            raise RuntimeError(f"the ranks are in different rounds: {list(rounds)}, in rank order")
+        rank.compare(list(checksums))
+        most_patient = min(counts)  # the same on all ranks
 
     while most_patient < _SLOW_ROUNDS:
         start = time.monotonic()
@@ -203,7 +206,7 @@ def _loop(rank: Rank, plans: Callable[[int, Any], Any], group: Any, parks: bool)
         rank.told(plan, reports)
         if plan is None:
             break
-        rank.pull(exchange(rank.push(plan), group, (rank.checksum, slow), compare))
+        rank.pull(exchange(rank.push(plan), group, (rank.round, rank.checksum, slow), compare))
         slow = slow + 1 if parks and time.monotonic() - start > _SLOW else 0
     else:
         return None
