@@ -44,13 +44,13 @@ def rank_part(
     Raises:
         ValueError: NaN or infinity in y, or weights that are negative or all zero.
     """
-    y = np.asarray(y, np.float64)
+    y = np.require(y, np.float64, "A")
     if not np.isfinite(y).all():
         raise ValueError("Input y contains NaN or infinity")
     if weight is None:
         weight = np.ones(len(y))
     else:
-        weight = np.asarray(weight, np.float64)
+        weight = np.require(weight, np.float64, "A")
         if not (np.isfinite(weight).all() and (weight >= 0).all() and total):
             raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
         weight = weight * (shape[0] / total)

@@ -14,7 +14,7 @@ from ..comm.mesh_group import Unreachable
 from .options_dask import Options
 from .plugin_dask import WarmPlugin
 from .rank import Parked, Rank
-from .session_dask import Session, adopted
+from .session_dask import Session
 from .tasks_dask import Tasks
 
 __all__ = ["launch_on_workers", "run_on_workers"]
@@ -83,7 +83,7 @@ def _over_mesh(
         lives = session.hosted(fn, timeout, live.callback is not None)
         if isinstance(lives[0].shards[0], Parked):
             return _in_tasks(session, live, timeout, lives[0].rounds)
-        return adopted(client, [life.shards[0] for life in lives]), lives[0].rounds, lives[0].reports
+        return session.adopted([life.shards[0] for life in lives]), lives[0].rounds, lives[0].reports
 
 
 def _in_tasks(
@@ -100,5 +100,5 @@ def _in_tasks(
     finally:
         tasks.close()
     Rank(live.program, 0, len(ends), live.seed, None).compare([end.checksum for end in ends])
-    shards = adopted(session.client, [end.shard for end in ends])
+    shards = session.adopted([end.shard for end in ends])
     return shards, tasks.round, [end.report for end in ends]

@@ -115,8 +115,9 @@ def opened(total: Parcel, passed: list[Any], sent: Any, compare: Callable[[list[
 def _read_only(value: Any) -> Any:
     if isinstance(value, Stream):
         return value
-    if isinstance(value, np.ndarray) and value.flags.writeable:  # it was read-only before it travelled
-        value = value.view()
+    if isinstance(value, np.ndarray) and (value.flags.writeable or not value.flags.aligned):
+        # It was neither before it travelled; numpy adds up unaligned arrays in another order.
+        value = value.view() if value.flags.aligned else value.copy()
         value.flags.writeable = False
         return value
     return rebuild(value, _read_only) if isinstance(value, tuple | list | dict) else freeze(value)

@@ -17,17 +17,10 @@ from ..comm.mesh_group import PeerLost, Unreachable
 from ..schedule.plugin_dask import SessionPlugin, packed_policy
 from .host_dask import Deferred, Host, host
 from .options_dask import Options
+from .packing import Parts
 from .plugin_dask import Kept, RankPlugin
 
-__all__ = [
-    "Session",
-    "adopted",
-    "check_memory_limits",
-    "cluster_ranks",
-    "collected",
-    "current_client",
-    "said_by_worker",
-]
+__all__ = ["Session", "check_memory_limits", "cluster_ranks", "collected", "current_client", "said_by_worker"]
 
 GRACE = 5.0  # seconds that the others may take to end after one has failed
 _PAUSE = 0.8  # share of its memory limit at which a worker stops taking tasks
@@ -106,15 +99,26 @@ class Session:
         self.addresses = [address for address, _ in places]
         self.ranks = [members for _, members in places]
         self.dealt = False
+        self.kept: set[Any] = set()  # keys of adopted results
+        self.hosting = False  # whether all workers have to join
 
     def __enter__(self) -> Session:
         _install(self.client, self.options.start)
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.client.status == "running":
             with contextlib.suppress(OSError, TimeoutError):  # gone meanwhile: there is nothing to leave
-                self.ask("leave")
+                self.ask("leave", adopted=list(self.kept))
+        elif isinstance(error, Exception) and not isinstance(error, PeerLost) and not _notes(error):
+            # No rank's error: what Dask says of a closed client depends on what it was asked for.
+            raise PeerLost(f"the client's connection to the scheduler is {self.client.status}") from error
+
+    def drop(self, futures: list[Future]) -> None:
+        """Nobody waits for these any more."""
+        if self.client.status == "running":
+            with contextlib.suppress(Exception):  # closed meanwhile
+                self.client.cancel(futures)
 
     def ask(self, handler: str, **message: Any) -> Any:
         """Call one of the SessionPlugin's handlers."""
@@ -132,6 +136,7 @@ class Session:
     def hosted(self, fn: Callable[[Any, Any], Any], timeout: float, told: bool) -> list[Any]:
         """Ranks as threads of one long task a worker: their results, in rank order."""
         futures = []
+        self.hosting = True
         try:
             for place, address in enumerate(self.addresses):
                 recipes = self.recipes(place)
@@ -149,8 +154,10 @@ class Session:
             for members, entries in zip(self.ranks, self.client.gather(futures), strict=True):
                 found.update(zip(members, entries, strict=True))
         except BaseException:
-            self.client.cancel(futures)
+            self.drop(futures)
             raise
+        finally:
+            self.hosting = False
         return [found[rank] for rank in sorted(found)]
 
     def recipes(self, place: int) -> Any:
@@ -161,12 +168,12 @@ class Session:
 
         def scatter() -> Any:
             where = [self.addresses[place]]
-            return self.client.scatter([_Parts(parts)], workers=where, hash=False, asynchronous=True)
+            return self.client.scatter([Parts(parts)], workers=where, hash=False, asynchronous=True)
 
         try:
             return self.client.sync(scatter, callback_timeout=self.options.start)[0]
         except (OSError, TimeoutError) as error:  # Dask blames its own connection for a worker out of reach
-            raise PeerLost(f"{self.who(place)} is lost: its parts cannot be sent ({error})") from error
+            raise PeerLost(f"{self.lost(place)}, its parts cannot be sent ({error})") from error
 
     def rank_recipes(self) -> list[tuple[int, tuple[Any, int]]]:
         """(rank, (a worker's recipes, the rank's place in them)), in rank order."""
@@ -204,7 +211,7 @@ class Session:
             if not pending or now > end or self.client.status != "running":
                 break
             if now >= look:
-                known, gone, look = gone, self.gone(), now + _WATCH
+                known, gone, look = gone, self.gone(now - start), now + _WATCH
                 if gone and not known:  # the others know more: where they stood
                     end = min(end, now + _WATCH)
             changed.wait(0.05)  # polled as well: not every way that a future can end calls back
@@ -212,38 +219,70 @@ class Session:
         else:
             return
         errors = [self.raised(future) for future in futures if future.status == "error"]
-        if errors:
-            raise min(errors, key=_distance)
+        errors.sort(key=_distance)
+        if errors and (not isinstance(errors[0], PeerLost) or self.hosting):
+            raise errors[0]
         stood = where()
         if self.client.status != "running":
             raise PeerLost(f"the client's connection to the scheduler is {self.client.status}{stood}")
+        gone = gone or self.gone(0.0)  # a task that is cancelled or has lost its rank may tell of it first
         if gone:
             raise PeerLost(f"{gone}{stood}")
+        if errors:
+            raise errors[0]
         states = sorted({str(future.status) for future in futures})
         if set(states) <= {"pending", "finished"}:
             raise TimeoutError(f"waited {within:g} s for the workers{stood}")
         raise PeerLost(f"the run was cancelled, or its workers are gone: its tasks are {states}{stood}")
 
-    def gone(self) -> str:
-        """Which workers are lost, and why, if any is."""
+    def adopted(self, values: Sequence[Any]) -> list[Any]:
+        """The values with every `Kept` made a Future."""
+        client = self.client
+
+        async def adopt() -> list[Any]:
+            made: list[Any] = []
+            for value in values:
+                if isinstance(value, Kept):
+                    made.append(Future(value.key, client))
+                    client.futures[value.key].finish()  # the scheduler knows it already, and who wants it
+                else:
+                    made.append(value)
+            return made
+
+        self.kept = {key for key in self.kept if key in client.futures}
+        self.kept.update(value.key for value in values if isinstance(value, Kept))
+        return client.sync(adopt)
+
+    def gone(self, seconds: float) -> str:
+        """Which workers are lost, and why, if any is; `seconds`: since the start.
+
+        Raises:
+            RuntimeError: no worker has joined in time, so that the scheduler has not begun to wait.
+        """
         try:
             told = self.ask("status")
         except (OSError, TimeoutError):  # the scheduler is busy or gone; the client's status will tell
             return ""
+        start, missing = self.options.start, len(self.addresses) - told["joined"]
+        if self.hosting and missing and seconds > start + _WATCH:
+            raise RuntimeError(
+                f"{missing} of {len(self.addresses)} workers did not start their ranks within {start:g} s; "
+                "they may be busy with other tasks, or lack memory (daskstrads.timeouts.start)"
+            )
         lost = dict.fromkeys(told["lost"], "it left the cluster") | {
             address: f"the scheduler has not heard of it for {silence:.0f} s"
             for address, silence in told["silent"].items()
             if silence > self.options.silence + self.options.beat
         }
         return "; ".join(
-            f"{self.who(place)} is lost: {lost[address]}"
+            f"{self.lost(place)}, {lost[address]}"
             for place, address in enumerate(self.addresses)
             if address in lost
         )
 
-    def who(self, place: int) -> str:
+    def lost(self, place: int) -> str:
         """A worker, as errors name it."""
-        return f"worker {place} with rank(s) {self.ranks[place]} ({self.addresses[place]})"
+        return f"worker {place} with rank(s) {self.ranks[place]} is lost: {self.addresses[place]}"
 
     def raised(self, future: Future) -> BaseException:
         """The error of a task."""
@@ -251,33 +290,11 @@ class Session:
         return _missing(error, "a worker") or error
 
 
-def adopted(client: Client, values: Sequence[Any]) -> list[Any]:
-    """The values with every `Kept` made a Future."""
-
-    async def adopt() -> list[Any]:
-        made: list[Any] = []
-        for value in values:
-            if isinstance(value, Kept):
-                made.append(Future(value.key, client))
-                client.futures[value.key].finish()  # the scheduler knows it already, and who wants it
-            else:
-                made.append(value)
-        return made
-
-    return client.sync(adopt)
-
-
 def _distance(error: BaseException) -> int:
     """How far an error is from the root cause: a rank's own, a start that failed, a peer that was lost."""
     if isinstance(error, Unreachable):
         return 1
     return 2 if isinstance(error, PeerLost | Aborted) else 0
-
-
-class _Parts(tuple):
-    """A worker's parts as one object: what several of them share travels once."""
-
-    __slots__ = ()
 
 
 def _workers(client: Client) -> dict[str, Any]:
@@ -322,6 +339,10 @@ def _homes(client: Client, parts: Sequence[Any]) -> dict[int, str]:
         return {}
     holders = client.who_has(list(first.values()))
     return {rank: holders[future.key][0] for rank, future in first.items() if holders.get(future.key)}
+
+
+def _notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
 
 
 def _install(client: Client, patience: float) -> None:

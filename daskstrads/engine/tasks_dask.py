@@ -19,7 +19,7 @@ from ..schedule.policy import Policy
 from ..sparse_reduce.tree import steps
 from .host_dask import made, on_scheduler
 from .parcel import Parcel, blocks, cut, merge, opened, parcel
-from .plugin_dask import kept, rank_plugin
+from .plugin_dask import Kept, kept, rank_plugin
 from .rank import Rank
 from .session_dask import Session
 
@@ -52,7 +52,7 @@ class Tasks:
         self.home = {rank: place for place, members in enumerate(session.ranks) for rank in members}
         self.round = 0
         self.reports: list[Future] = []
-        self._dealt: Any = None  # the last plans
+        self._dealt: list[Future] = []  # the last plans
         self.pending: list[tuple[str, int, Future]] = []  # phase, rank: since the client last waited
 
     def begin(self, program: Any, seed: int, callback: Any) -> None:
@@ -71,20 +71,23 @@ class Tasks:
     def rounds(self) -> None:
         """Rounds until the schedule ends."""
         while True:
-            dealt = self._on(0, _deal, "schedule", self.round, self.session.dealt, self.reports)
-            [(count, ended)] = self._results([self._on(0, _counted, "schedule", dealt)])
+            name, dealer = self.session.name, self.session.dealt
+            [(count, ended, key)] = self._results(
+                [self._on(0, _deal, "schedule", self.round, dealer, name, self.reports)]
+            )
+            # Data, no task's result: or else the scheduler would keep the tasks of all rounds before.
+            self._dealt = self.session.adopted([key])
             for place in range(count):
-                self._submit(dealt, place)
+                self._submit(self._dealt[0], place)
                 self.round += 1
             if ended:
-                self._dealt = dealt
                 return
 
     def _submit(self, dealt: Future, place: int) -> None:
         """One round: nothing is waited for here."""
         everybody = range(self.size)
         pushed = [
-            self._on(rank, _push, "push", self.round, dealt, place, self.reports[rank : rank + 1])
+            self._on(rank, _push, "push", self.round, dealt, place, self.reports[rank : rank + (place > 0)])
             for rank in everybody
         ]
         passed = [self._on(rank, _passed, "pass", self.round, pushed[rank]) for rank in everybody]
@@ -98,15 +101,17 @@ class Tasks:
 
     def end(self, keep: bool) -> list[End]:
         """What is left of the ranks, which are then forgotten."""
-        before = [self.reports[rank : rank + 1] for rank in range(self.size)]
-        last = (self._dealt, keep, self.session.name)
+        last = (self._dealt[0], keep, self.session.name)
         return self._results(
-            [self._on(rank, _end, "result", *last, before[rank]) for rank in range(self.size)]
+            [
+                self._on(rank, _end, "result", *last, self.reports[rank : rank + 1])
+                for rank in range(self.size)
+            ]
         )
 
     def close(self) -> None:
         """Nothing is waited for any more."""
-        self.session.client.cancel([*self.reports, *(future for _, _, future in self.pending)])
+        self.session.drop([*self._dealt, *self.reports, *(future for _, _, future in self.pending)])
 
     def _on(self, rank: int, fn: Callable[..., Any], phase: str, *args: Any) -> Future:
         """A task for a rank, on its worker."""
@@ -145,7 +150,9 @@ def _rank(session: str, place: int) -> Iterator[Rank]:
     worker = get_worker()
     rank = rank_plugin(worker).ranks.get((session, place))
     if rank is None:
-        raise RuntimeError(f"rank {place} is not on worker {worker.address} any more: it was restarted")
+        raise PeerLost(
+            f"rank {place} is not on worker {worker.address} any more: it was restarted, or the run has ended"
+        )
     try:
         yield rank
     except Exception as error:
@@ -168,7 +175,16 @@ def _reported(session: str, place: int) -> Any:
         return rank.report
 
 
-def _deal(session: str, place: int, round: int, hosted: bool, reports: list[Any]) -> _Dealt:
+def _deal(
+    session: str, place: int, round: int, hosted: bool, name: str, reports: list[Any]
+) -> tuple[int, bool, Kept]:
+    """Rounds that have a plan, whether they are the last, and the plans, which stay here as data."""
+    dealt = _planned(session, place, round, hosted, reports)
+    ended = dealt.plans[-1] is None
+    return len(dealt.plans) - ended, ended, kept(get_worker(), session, name, dealt)
+
+
+def _planned(session: str, place: int, round: int, hosted: bool, reports: list[Any]) -> _Dealt:
     with _rank(session, place) as rank:
         if hosted:
             packed = [(source, codec.packed(report)) for source, report in enumerate(reports)]
@@ -187,14 +203,8 @@ def _deal(session: str, place: int, round: int, hosted: bool, reports: list[Any]
         return _Dealt([rank.schedule(round, fresh)], fresh)
 
 
-def _counted(session: str, place: int, dealt: _Dealt) -> tuple[int, bool]:
-    """Rounds that have a plan, and whether they are the last."""
-    ended = dealt.plans[-1] is None
-    return len(dealt.plans) - ended, ended
-
-
 def _push(session: str, place: int, round: int, dealt: _Dealt, index: int, before: list[Any]) -> Parcel:
-    """`before` is the rank's last report: a task of the last round comes first."""
+    """`before` is the rank's last report, where the client has not waited for it: it comes first."""
     with _rank(session, place) as rank:
         if rank.round != round:
             raise RuntimeError(f"rank {place} is at round {rank.round}, not at {round}: a task ran twice")

@@ -83,6 +83,7 @@ def compress(X: Any, start: int, stop: int, axis: int) -> Compressed:
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    view = array.view()
+    # What came over a network may lie at an odd address: kernels would need another version of themselves.
+    view = np.require(array, requirements="A").view()
     view.flags.writeable = False
     return view

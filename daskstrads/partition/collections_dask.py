@@ -53,8 +53,8 @@ def slab(block: Any, axis: int, start: int, stop: int) -> Slab:
     # Looked at here and not in the collection's meta, which may be wrong.
     if hasattr(block, "to_scipy_sparse"):  # pydata sparse
         block = block.to_scipy_sparse()
-    if not (sp.issparse(block) or isinstance(block, np.ndarray)):
-        block = np.asarray(block)
+    if not sp.issparse(block):
+        block = np.require(block, requirements="A")
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float64)
     if sp.issparse(block):

@@ -115,6 +115,7 @@ class _Session:
         self.ended = asyncio.Event()
         self.trouble: str | None = None
         self.lost: list[str] = []
+        self.kept: set[Any] = set()  # keys of results that became Dask data
 
     def settle(self, trouble: str | None) -> None:
         if self.trouble is None:
@@ -150,7 +151,8 @@ class SessionPlugin(SchedulerPlugin):
         if policy is not None:
             size = sum(map(len, ranks))
             deal = _Deal(await _aside(lambda: _policy(policy).begin(size, seed)), size)
-        self.sessions[session] = _Session(client, workers, ranks, deal)
+        members = [list(each) for each in ranks]  # they arrive as tuples
+        self.sessions[session] = _Session(client, workers, members, deal)
 
     async def join(self, session: str, index: int, member: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Announce worker `index`; once all have: every worker's address, the token and the epoch.
@@ -178,7 +180,8 @@ class SessionPlugin(SchedulerPlugin):
                 "(daskstrads.timeouts.start)"
             )
         if entry.trouble is not None:
-            return {"trouble": entry.trouble, "deaf": bool(deaf)}
+            deaf = [each["deaf"] for each in entry.members.values() if "deaf" in each]  # others came later
+            return {"trouble": entry.trouble, "deaf": entry.trouble in deaf}
         members = [entry.members[place] for place in range(count)]
         addresses = [(member["host"], member["port"]) for member in members]
         return {"addresses": addresses, "token": entry.token, "epoch": entry.epoch}
@@ -234,6 +237,7 @@ class SessionPlugin(SchedulerPlugin):
         if entry is None or entry.client not in self.scheduler.clients:
             return False
         self.scheduler.update_data(who_has=who_has, nbytes=nbytes, client=entry.client)
+        entry.kept = {key for key in entry.kept if key in self.scheduler.tasks} | set(who_has)
         return True
 
     async def status(self, session: str) -> dict[str, Any]:
@@ -246,8 +250,12 @@ class SessionPlugin(SchedulerPlugin):
         silent = {where: now - workers[where].last_seen for where in entry.workers if where in workers}
         return {"joined": len(entry.members), "lost": entry.lost, "silent": silent}
 
-    async def leave(self, session: str) -> None:
-        """The session is over."""
+    async def leave(self, session: str, adopted: list[Any]) -> None:
+        """The session is over; of the results that became Dask data its client knows those `adopted`."""
+        entry = self.sessions.get(session)
+        if entry is not None and entry.client in self.scheduler.clients:
+            unknown = [key for key in entry.kept.difference(adopted) if key in self.scheduler.tasks]
+            self.scheduler.client_releases_keys(keys=unknown, client=entry.client)
         self._end(session, "the session was ended")
 
     def _end(self, session: str, why: str) -> None:

@@ -174,7 +174,7 @@ def test_a_lost_worker_is_one_clear_error_and_the_next_run_works(what):
         start = time.monotonic()
         with pytest.raises(PeerLost, match=r"worker 1 with rank\(s\) \[1\]"):
             run(Fails("push", what), [0, 1])
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 11  # what is promised, and a second for a busy machine
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGCONT)
