@@ -99,6 +99,7 @@ class Session:
         self.addresses = [address for address, _ in places]
         self.ranks = [members for _, members in places]
         self.dealt = False
+        self.sent: list[Future] = []  # the workers' parts
         self.kept: set[Any] = set()  # keys of adopted results
         self.hosting = False  # whether all workers have to join
 
@@ -107,6 +108,8 @@ class Session:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:  # its traceback may keep them
+            self.drop(self.sent)
         if self.client.status == "running":
             with contextlib.suppress(OSError, TimeoutError):  # gone meanwhile: there is nothing to leave
                 self.ask("leave", adopted=list(self.kept))
@@ -171,9 +174,11 @@ class Session:
             return self.client.scatter([Parts(parts)], workers=where, hash=False, asynchronous=True)
 
         try:
-            return self.client.sync(scatter, callback_timeout=self.options.start)[0]
+            [sent] = self.client.sync(scatter, callback_timeout=self.options.start)
         except (OSError, TimeoutError) as error:  # Dask blames its own connection for a worker out of reach
             raise PeerLost(f"{self.lost(place)}, its parts cannot be sent ({error})") from error
+        self.sent.append(sent)
+        return sent
 
     def rank_recipes(self) -> list[tuple[int, tuple[Any, int]]]:
         """(rank, (a worker's recipes, the rank's place in them)), in rank order."""

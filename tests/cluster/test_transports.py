@@ -251,12 +251,15 @@ def test_the_mesh_keeps_slow_rounds_when_it_is_asked_for(client):
     assert all(all(shard.hosted) for shard in found.shards)
 
 
-@pytest.mark.parametrize("transport", ["mesh", "tasks", "auto"])
-def test_without_a_client_a_transport_means_nothing(transport):
+def test_without_a_client_transports_that_need_one_are_an_error():
     A, b = regression(30, 3, 1)
     wanted = here(programs.NNLS(3), [(A, b)])
-    found = here(programs.NNLS(3), [(A, b)], transport=transport)
-    np.testing.assert_array_equal(found.shards[0].x, wanted.shards[0].x)
+    for transport in "auto", "threads":
+        found = here(programs.NNLS(3), [(A, b)], transport=transport)
+        np.testing.assert_array_equal(found.shards[0].x, wanted.shards[0].x)
+    for transport in "mesh", "tasks":
+        with pytest.raises(ValueError, match="needs a current"):
+            here(programs.NNLS(3), [(A, b)], transport=transport)
 
 
 @pytest.mark.parametrize("transport", ["mash", "", "Mesh", 1])
