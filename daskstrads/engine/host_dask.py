@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import pickle
 import platform
 import ssl
 import sys
@@ -40,7 +41,7 @@ class Host(NamedTuple):
     name: str
     place: int
     ranks: list[list[int]]  # of every worker
-    fn: Callable[[Any, Any], Any]
+    fn: bytes  # pickled: the scheduler, which sees this, needs nothing of the user's
     timeout: float
     options: Options
     dealt: bool  # whether the scheduler deals the plans
@@ -60,6 +61,7 @@ def host(spec: Host, recipes: Any) -> list[Any]:
     mesh = _meshed(spec, room, worker)
     desk = Desk(spec, worker, room)
     results: dict[int, Any] = {}
+    fn = pickle.loads(spec.fn)
 
     def abort(cause: BaseException) -> None:
         if room.abort(cause):
@@ -67,7 +69,7 @@ def host(spec: Host, recipes: Any) -> list[Any]:
 
     def live(rank: int, place: int) -> None:
         try:
-            results[rank] = spec.fn(MeshGroup(room, mesh, rank, desk), made(recipes, place))
+            results[rank] = fn(MeshGroup(room, mesh, rank, desk), made(recipes, place))
         except Aborted as error:
             room.abort(error)
             for text in getattr(error, "__notes__", []):

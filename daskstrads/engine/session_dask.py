@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cloudpickle
 from distributed import Client, Future, get_worker
 
 from ..comm.group import Aborted
@@ -139,12 +140,13 @@ class Session:
     def hosted(self, fn: Callable[[Any, Any], Any], timeout: float, told: bool) -> list[Any]:
         """Ranks as threads of one long task a worker: their results, in rank order."""
         futures = []
+        packed = cloudpickle.dumps(fn)
         self.hosting = True
         try:
             for place, address in enumerate(self.addresses):
                 recipes = self.recipes(place)
                 spec = Host(
-                    self.id, self.name, place, self.ranks, fn, timeout, self.options, self.dealt, told
+                    self.id, self.name, place, self.ranks, packed, timeout, self.options, self.dealt, told
                 )
                 futures.append(
                     self.client.submit(

@@ -5,11 +5,13 @@ Shards stay on their workers between tasks (`RankPlugin.ranks`), so the graph do
 
 from __future__ import annotations
 
+import pickle
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import cloudpickle
 from distributed import Future, get_worker
 
 from ..comm import codec
@@ -57,8 +59,9 @@ class Tasks:
 
     def begin(self, program: Any, seed: int, callback: Any) -> None:
         """Make the ranks and their shards."""
+        packed = cloudpickle.dumps((program, callback))  # the scheduler needs nothing of the user's
         begun = [
-            self._on(rank, _begin, "init", program, self.size, seed, callback if rank == 0 else None, *recipe)
+            self._on(rank, _begin, "init", packed, self.size, seed, *recipe)
             for rank, recipe in self.session.rank_recipes()
         ]
         self._results(begun)
@@ -161,9 +164,8 @@ def _rank(session: str, place: int) -> Iterator[Rank]:
         raise
 
 
-def _begin(
-    session: str, place: int, program: Any, size: int, seed: int, callback: Any, recipes: Any, index: int
-) -> None:
+def _begin(session: str, place: int, packed: bytes, size: int, seed: int, recipes: Any, index: int) -> None:
+    program, callback = pickle.loads(packed)
     rank = Rank(program, place, size, seed, callback)
     rank_plugin(get_worker()).ranks[session, place] = rank
     with _rank(session, place):

@@ -30,8 +30,11 @@ sys.meta_path.insert(0, Without())
 
 
 @contextlib.contextmanager
-def processes(tmp_path, lacking):
-    """A scheduler and a worker as processes of their own, one of which cannot import daskstrads."""
+def processes(tmp_path, lacking="none"):
+    """A scheduler and a worker as processes of their own, one of which cannot import daskstrads.
+
+    The worker finds modules in tmp_path as well.
+    """
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT)
     file = tmp_path / "scheduler.json"
@@ -42,7 +45,8 @@ def processes(tmp_path, lacking):
             ("worker", ["--scheduler-file", str(file), "--no-nanny", "--no-dashboard", "--nthreads", "1"]),
         ):
             found = tmp_path / "site" if what == lacking else Path(daskstrads.__file__).parents[1]
-            environment = os.environ | {"PYTHONPATH": str(found)}
+            path = [str(found), str(tmp_path)][: 2 if what == "worker" else 1]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
             command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *options]
             started.append(
                 subprocess.Popen(
@@ -71,6 +75,35 @@ def test_a_process_without_the_package_is_named_with_the_remedy(tmp_path, lackin
             RuntimeError, match=rf"{lacking} cannot load daskstrads.*install the same version"
         ):
             launch(lambda group, part: part, [0])
+
+
+PROGRAM = """
+from daskstrads import Program, RoundRobin, Sum
+
+class Theirs(Program):
+    schedule = RoundRobin(2, sweeps=1)
+
+    def init(self, part, rank, size, rng):
+        return [part]
+
+    def push(self, shard, plan):
+        return Sum(float(shard[0]))
+
+    def pull(self, shard, plan, received, sent):
+        shard.append(received)
+"""
+
+
+@pytest.mark.parametrize("transport", ["mesh", "tasks"])
+def test_the_scheduler_needs_no_module_of_the_users(tmp_path, monkeypatch, transport):
+    (tmp_path / "theirs.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    from theirs import Theirs
+
+    with processes(tmp_path) as file, Client(scheduler_file=file) as client:
+        client.wait_for_workers(1, timeout=60)
+        assert run(Theirs(), [1.0, 2.0], transport=transport).shards[1] == [2.0, 3.0, 3.0]
 
 
 def test_ports_of_the_configuration_are_those_that_are_used(client):
