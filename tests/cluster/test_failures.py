@@ -167,7 +167,13 @@ def removed(client, address):
 
 
 def addresses(client):
-    return client.run_on_scheduler(lambda dask_scheduler: sorted(dask_scheduler.workers))
+    """Both workers; one that has just been killed may be counted for a moment, and be missing after that."""
+    end = time.monotonic() + 20
+    while True:
+        found = client.run_on_scheduler(lambda dask_scheduler: sorted(dask_scheduler.workers))
+        if len(found) >= 2 or time.monotonic() > end:
+            return found
+        time.sleep(0.05)
 
 
 @both
