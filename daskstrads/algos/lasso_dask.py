@@ -11,16 +11,16 @@ import numpy as np
 import scipy.sparse as sp
 from dask import delayed
 from distributed import wait
-from sklearn.utils.validation import _check_n_features
+from sklearn.utils.validation import _check_feature_names, _check_n_features
 
 from ..engine.host_dask import Deferred
+from ..engine.placement_dask import cluster_ranks, current_client
 from ..engine.run import check_memory
-from ..engine.session_dask import cluster_ranks, current_client
 from ..partition import split_axis
 from ..partition.collections_dask import blocks, known, pieces, slab
 from ..sparse_reduce import tree_sum
 from .lasso import ElasticNet
-from .parts_dask import measured, predicted_block, rank_part
+from .parts_dask import measured, predicted_block, rank_part, scaled_sum
 from .problem import Problem
 
 __all__ = ["predicted", "problem_of"]
@@ -41,15 +41,15 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
     client = current_client()
     if client is None:  # nobody to send it to
         return model._problem(*dask.compute(X, y, sample_weight))
-    X, y, weight = known(X), _collection(y), None if sample_weight is None else _collection(sample_weight)
-    for name, each in (("y", y), ("sample_weight", weight)):
-        if each is not None and each.shape[0] != X.shape[0]:
-            raise ValueError(f"X has {X.shape[0]} rows, {name} has {each.shape[0]}")
+    X = known(X)
+    y = _rows_of("y", y, X.shape, (1, 2))
+    weight = None if sample_weight is None else _rows_of("sample_weight", sample_weight, X.shape, (1,))
     if min(X.shape) == 0:
         raise ValueError(f"X has shape {X.shape}: there is nothing to fit")
+    _check_feature_names(model, X, reset=True)
     _check_n_features(model, X, reset=True)
-    axis = split_axis(X.shape)
-    size = min(model.n_shards or cluster_ranks(client), X.shape[axis])
+    axis, ranks = split_axis(X.shape), cluster_ranks(client)
+    size = min(model.n_shards or ranks, X.shape[axis])
     if not sp.issparse(X._meta):
         try:
             check_memory(model.memory_plan(X.shape, dtype=X.dtype, n_ranks=size))
@@ -58,44 +58,62 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
             if client.compute(delayed(isinstance)(X.blocks[0, 0].to_delayed().item(), np.ndarray)).result():
                 raise
     made, bounds = blocks(X, size, axis)
+    size, cuts = len(made), bounds if axis == 0 else None
     places = [(axis, int(start), int(stop)) for start, stop in pairwise(bounds)]
+    # In one graph: what y and the weights share with X is computed once.
+    others = [*pieces(y, cuts), *([] if weight is None else pieces(weight, cuts))]
+    each = size if axis == 0 else 1
     if isinstance(X._meta, np.ndarray) and X.dtype in (np.float32, np.float64):
         # The ranks make their slabs, which are views. Should the meta be wrong, they copy once more.
-        held, entries, dtype = client.compute(made), X.size, X.dtype
-        wait(held)
+        computed = client.compute([*made, *others])
+        held, others = computed[:size], computed[size:]
+        entries, dtype = X.size, X.dtype
     else:
         cut = [delayed(slab, pure=True)(block, *place) for block, place in zip(made, places, strict=True)]
-        *held, told = client.compute([*cut, tree_sum([delayed(measured)(each) for each in cut])])
-        entries, single, dense = told.result()
-        dtype = np.float32 if single == len(made) else np.float64
+        told = tree_sum([delayed(measured)(entry) for entry in cut])
+        computed = client.compute([*cut, *others, told])
+        held, others = computed[:size], computed[size:-1]
+        entries, single, dense = computed[-1].result()
+        dtype = np.float32 if single == size else np.float64
+        if 0 < dense < size:
+            raise ValueError(
+                "X has dense and sparse chunks; make them alike: X.map_blocks(scipy.sparse.csr_matrix)"
+            )
         if not dense:
-            check_memory(model.memory_plan(X.shape, int(entries), dtype=dtype, n_ranks=len(made)))
-    cuts = bounds if axis == 0 else None
-    total = None
-    weights: list[Any] = [None] * len(made)
-    if weight is not None:
-        weights = client.compute(pieces(weight, cuts))
-        total = float(tree_sum([delayed(np.sum)(piece) for piece in weights]).compute())
-        weights *= len(made) // len(weights)
+            check_memory(model.memory_plan(X.shape, int(entries), dtype=dtype, n_ranks=size))
+    wait(computed)
+    for future in computed:
+        if future.status == "error":
+            future.result()  # raises
+    # Of columns, all ranks share one future of y: a worker fetches it once.
+    target = others[:each] * (size // each)
+    weights, scale = _weights(client, others[each:], size)
 
     def parts(k: int, start: np.ndarray) -> list[Any]:
         warm = start.any()  # zeros need not travel
-        target = client.compute(pieces(y if y.ndim == 1 else y[:, k], cuts))
-        target *= len(made) // len(target)  # one future for all: a worker fetches it once
         return [
             Deferred(
                 rank_part,
                 (
-                    held[rank], places[rank], target[rank], weights[rank],
+                    held[rank], places[rank], target[rank], k, weights[rank], scale,
                     (start if axis == 0 else start[bounds[rank] : bounds[rank + 1]]) if warm else None,
-                    X.shape, total,
+                    X.shape,
                 ),
             )
-            for rank in range(len(made))
+            for rank in range(size)
         ]  # fmt: skip
 
     targets = 1 if y.ndim == 1 else y.shape[1]
     return Problem(X.shape, axis, int(entries), dtype, targets, y.ndim == 1, weight is not None, parts)
+
+
+def _weights(client: Any, futures: list[Any], size: int) -> tuple[list[Any], tuple[float, float] | None]:
+    """A future of weights a rank, and what brings them to a sum of n: (largest, sum of weight / largest)."""
+    if not futures:
+        return [None] * size, None
+    largest = max(client.gather(client.compute([delayed(np.max)(each) for each in futures])))
+    total = tree_sum([delayed(scaled_sum)(each, largest) for each in futures])
+    return futures * (size // len(futures)), (float(largest), float(client.compute(total).result()))
 
 
 def predicted(model: ElasticNet, X: Any) -> Any:
@@ -109,12 +127,31 @@ def predicted(model: ElasticNet, X: Any) -> Any:
         whole,
         coef,
         intercept,
-        dtype=coef.dtype,
+        dtype=np.result_type(X.dtype, coef.dtype),
         drop_axis=1 if flat else None,
         chunks=None if flat else (whole.chunks[0], (len(coef),)),
-        meta=np.empty((0,) if flat else (0, 0), coef.dtype),
+        meta=np.empty((0,) if flat else (0, 0), np.result_type(X.dtype, coef.dtype)),
     )
 
 
-def _collection(v: Any) -> Any:
-    return known(v) if isinstance(v, da.Array) else da.from_array(np.asarray(v), chunks=-1)
+def _rows_of(name: str, given: Any, shape: tuple[int, int], dimensions: tuple[int, ...]) -> Any:
+    """y or the weights as a dask array with a row for each of X's.
+
+    Raises:
+        TypeError: something that is no array.
+        ValueError: another number of dimensions or rows.
+    """
+    lazy = hasattr(given, "__dask_graph__") and not isinstance(given, da.Array)
+    if given is None or lazy or sp.issparse(given):
+        raise TypeError(
+            f"{name} is a {type(given).__name__}; with a dask array X, fit takes an array or a dask array "
+            "(of a dask Series: .to_dask_array(lengths=True); of a sparse matrix: .toarray())"
+        )
+    array = known(given) if isinstance(given, da.Array) else np.asarray(given)
+    if array.ndim == 0 and name == "sample_weight":
+        array = np.full(shape[0], array)
+    if array.ndim not in dimensions:
+        raise ValueError(f"{name} must have {' or '.join(map(str, dimensions))} dimensions, got {array.ndim}")
+    if array.shape[0] != shape[0]:
+        raise ValueError(f"X has {shape[0]} rows, {name} has {array.shape[0]}")
+    return array if isinstance(array, da.Array) else da.from_array(array, chunks=-1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..partition import Slab
+from ..partition import Compressed, Slab
 from ..partition.collections_dask import slab as slab_of
 from .lasso_columns import ColumnPart
 from .lasso_rows import RowPart
@@ -28,33 +28,55 @@ def measured(slab: Slab) -> np.ndarray:
     return np.array([slab.entries, values.dtype == np.float32, dense], np.int64)
 
 
+def scaled_sum(weight: np.ndarray, largest: float) -> float:
+    """Sum of the weights over the largest of all: sums of weights may overflow."""
+    return float(_scaled(weight, largest).sum())
+
+
+def _scaled(weight: np.ndarray, largest: float) -> np.ndarray:
+    weight = np.require(weight, np.float64, "A")
+    if not (np.isfinite(weight).all() and (weight >= 0).all() and largest > 0):
+        raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
+    weight = weight / largest
+    weight[weight < 1e-290] = 0.0  # denormals lose their digits
+    return weight
+
+
 def rank_part(
     block: Any,
     place: tuple[int, int, int],
-    y: np.ndarray,
+    targets: np.ndarray,
+    k: int,
     weight: np.ndarray | None,
+    scale: tuple[float, float] | None,
     start: np.ndarray | None,
     shape: tuple[int, int],
-    total: float | None,
 ) -> ColumnPart | RowPart:
-    """A rank's part, made where its slab or block is (`place`: axis, start, stop).
+    """A rank's part for target `k`, made where its slab or block is (`place`: axis, start, stop).
 
-    Weights sum to n over all ranks; `start` None is zeros.
+    Weights over the first of `scale` sum to its second over all ranks; `start` None is zeros.
 
     Raises:
-        ValueError: NaN or infinity in y, or weights that are negative or all zero.
+        ValueError: a block of another shape than its array says; NaN, infinity or complex numbers in y, or
+            numbers that overflow; weights that are negative or all zero.
     """
-    y = np.require(y, np.float64, "A")
+    slab = block if isinstance(block, Slab) else slab_of(block, *place)
+    matrix = slab.matrix
+    length = matrix.length if isinstance(matrix, Compressed) else matrix.shape[1 - slab.axis]
+    if length != shape[1 - slab.axis]:
+        raise ValueError(f"a chunk of X has {length} entries along axis {1 - slab.axis}, X has shape {shape}")
+    targets = np.asarray(targets)
+    if targets.dtype.kind == "c":
+        raise ValueError("Complex data not supported: y is complex")
+    y = np.require(targets if targets.ndim == 1 else targets[:, k], np.float64, ["A", "C"])
     if not np.isfinite(y).all():
         raise ValueError("Input y contains NaN or infinity")
-    if weight is None:
+    if scale is None:
         weight = np.ones(len(y))
     else:
-        weight = np.require(weight, np.float64, "A")
-        if not (np.isfinite(weight).all() and (weight >= 0).all() and total):
-            raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
-        weight = weight * (shape[0] / total)
-    slab = block if isinstance(block, Slab) else slab_of(block, *place)
+        weight = _scaled(np.asarray(weight), scale[0]) * (shape[0] / scale[1])
+    if not np.isfinite(np.einsum("i,i,i->", weight, y, y)):
+        raise ValueError("y is too large: its sum of squares overflows; rescale it")
     if start is None:
         start = np.zeros(slab.stop - slab.start if slab.axis == 1 else shape[1])
     return (ColumnPart if slab.axis == 1 else RowPart)(slab, y, weight, start)

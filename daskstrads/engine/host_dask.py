@@ -56,12 +56,12 @@ def host(spec: Host, recipes: Any) -> list[Any]:
     worker = get_worker()
     key = worker.get_current_task()
     secede()  # the slot is free for other tasks; the dashboard still shows this one
+    fn = pickle.loads(spec.fn)
     members = spec.ranks[spec.place]
     room = Room(sum(map(len, spec.ranks)), members, spec.timeout)
     mesh = _meshed(spec, room, worker)
     desk = Desk(spec, worker, room)
     results: dict[int, Any] = {}
-    fn = pickle.loads(spec.fn)
 
     def abort(cause: BaseException) -> None:
         if room.abort(cause):
@@ -104,6 +104,8 @@ def host(spec: Host, recipes: Any) -> list[Any]:
         rooms.pop(spec.session, None)
         mesh.close()
     if room.cause is not None and len(results) < len(members):
+        if not isinstance(room.cause, Exception):  # SystemExit would end the worker
+            raise RuntimeError(f"a rank raised {room.cause!r}") from room.cause
         raise room.cause
     return [results[rank] for rank in members]
 

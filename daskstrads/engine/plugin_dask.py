@@ -28,6 +28,7 @@ class RankPlugin(WorkerPlugin):
         self.address = worker.address
         self.rooms: dict[str, Any] = {}  # of the running sessions: something with `abort`
         self.ranks: dict[tuple[str, int], Any] = {}  # (session, rank): an engine.rank.Rank
+        self.ended: dict[str, str] = {}  # why the last sessions ended, for tasks that come late
         worker.stream_handlers["daskstrads-over"] = self.over
 
     def teardown(self, worker: Worker) -> None:
@@ -40,6 +41,9 @@ class RankPlugin(WorkerPlugin):
         """The scheduler says that the session is over."""
         for held in [held for held in self.ranks if held[0] == session]:
             del self.ranks[held]
+            self.ended[session] = why
+        for old in list(self.ended)[:-16]:
+            del self.ended[old]
         abort = self.rooms.get(session)
         if abort is not None:
             abort(PeerLost(why))
@@ -93,7 +97,11 @@ def kept(worker: Worker, session: str, name: str, value: Any) -> Kept:
         RuntimeError: the client has gone.
     """
     key = f"daskstrads-{name}-shard-{uuid.uuid4().hex}"
-    told = worker.update_data(data={key: value})
+
+    async def put() -> Any:  # on the event loop: nobody else may touch the worker's state
+        return worker.update_data(data={key: value})
+
+    told = sync(worker.loop, put)
     who_has = {key: [worker.address]}
     if not on_scheduler(worker, "keep", 30.0, session=session, who_has=who_has, nbytes=told["nbytes"]):
         raise RuntimeError("the client of this run has gone")

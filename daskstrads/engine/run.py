@@ -51,10 +51,12 @@ def run(
 
     Args:
         program: a `Program`, or any object with its four methods.
-        parts: what `init` gets, one entry a rank; ranks are threads.
+        parts: what `init` gets, one entry a rank; ranks are threads. On a cluster also Futures, whose values
+            are used where they are.
         seed: whole number; rank p's generator is keyed by (seed, p).
         callback: called on rank 0 with (round, plan, reports) before every round, and once with plan None;
-            reports are None where the schedule needs none.
+            reports are None where the schedule needs none. On a cluster it runs on a worker: what it changes
+            in the caller's own objects stays there.
         round_timeout: seconds a rank waits for the others in one exchange.
         gather: False leaves the shards on their workers, where there are any: `shards` are then Futures.
         transport: on a cluster, "mesh" (workers connect to each other), "tasks" (push, merge and pull are
@@ -98,7 +100,7 @@ def launch(
     Ranks are threads, or with a current dask.distributed Client run on its workers. When a rank raises,
     all others end at once and its error is raised here with a note that names the rank.
 
-    Raises: as `comm.local.launch` and, with a Client, `session_dask.launch_on_workers`.
+    Raises: as `comm.local.launch` and, with a Client, `cluster_dask.launch_on_workers`.
     """
     parts = list(parts)
     client = _client()
@@ -125,7 +127,7 @@ def check_memory(plan: Any) -> None:
     """
     client = _client()
     if client is not None:
-        from .session_dask import check_memory_limits
+        from .placement_dask import check_memory_limits
 
         check_memory_limits(client, plan.ranks, plan.total, str(plan))
 
@@ -133,7 +135,7 @@ def check_memory(plan: Any) -> None:
 def say(line: str) -> None:
     """Print a line where the user sees it: on a worker, through the cluster's clients."""
     if "distributed" in sys.modules:
-        from .session_dask import said_by_worker
+        from .placement_dask import said_by_worker
 
         if said_by_worker(line):
             return
@@ -141,12 +143,17 @@ def say(line: str) -> None:
 
 
 def ranks_available(cores: int) -> int:
-    """Ranks that a run can keep busy: the cluster's worker threads with a current Client, else `cores`."""
-    client = _client()
-    if client is None:
-        return cores
-    from .session_dask import cluster_ranks
+    """Ranks that a run can keep busy: the cluster's worker threads with a current Client, else `cores`.
 
+    One inside a task: its worker's other threads have tasks of their own.
+    """
+    client = _client()
+    if client is None and "distributed" not in sys.modules:
+        return cores
+    from .placement_dask import cluster_ranks, inside_task
+
+    if client is None:
+        return 1 if inside_task() else cores
     return cluster_ranks(client)
 
 
@@ -154,7 +161,7 @@ def _client() -> Any:
     """The current Client; distributed is not imported for it, since without it there is none."""
     if "distributed" not in sys.modules:
         return None
-    from .session_dask import current_client
+    from .placement_dask import current_client
 
     return current_client()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
-from distributed import Client, Future, get_worker
+from distributed import Client, Future
 
 from ..comm.group import Aborted
 from ..comm.mesh_group import PeerLost, Unreachable
@@ -19,42 +19,13 @@ from ..schedule.plugin_dask import SessionPlugin, packed_policy
 from .host_dask import Deferred, Host, host
 from .options_dask import Options
 from .packing import Parts
+from .placement_dask import placed
 from .plugin_dask import Kept, RankPlugin
 
-__all__ = ["Session", "check_memory_limits", "cluster_ranks", "collected", "current_client", "said_by_worker"]
+__all__ = ["Session", "collected"]
 
 GRACE = 5.0  # seconds that the others may take to end after one has failed
-_PAUSE = 0.8  # share of its memory limit at which a worker stops taking tasks
 _WATCH = 0.5  # seconds between two looks at the members of a running session
-
-
-def current_client() -> Client | None:
-    """The client that a run uses: the current one, none inside a task (whose run stays in its process).
-
-    Raises:
-        RuntimeError: the current client is asynchronous.
-    """
-    try:
-        get_worker()
-    except ValueError:
-        pass
-    else:
-        return None
-    try:
-        client = Client.current()
-    except ValueError:
-        return None
-    if client.asynchronous:
-        raise RuntimeError(
-            "the current Client is asynchronous, and a fit waits for its result; call it from a thread "
-            "(await asyncio.to_thread(model.fit, X, y)) with a Client(asynchronous=False)"
-        )
-    return client
-
-
-def cluster_ranks(client: Client) -> int:
-    """Ranks that fill the cluster: one a worker thread."""
-    return sum(worker["nthreads"] for worker in _workers(client).values())
 
 
 def collected(values: Sequence[Any]) -> list[Any]:
@@ -66,37 +37,14 @@ def collected(values: Sequence[Any]) -> list[Any]:
     return [next(fetched) if isinstance(value, Future) else value for value in values]
 
 
-def check_memory_limits(client: Client, ranks: int, size: int, told: str) -> None:
-    """Raise MemoryError when a worker that would host some of `ranks` ranks of `size` bytes is too small."""
-    workers = _workers(client)
-    for address, members in _placed(client, [None] * ranks):
-        limit, need = workers[address]["memory_limit"], len(members) * size
-        if limit and need > _PAUSE * limit:
-            raise MemoryError(
-                f"the fit needs {need / 1e9:.3g} GB on worker {address} ({told}), whose memory limit is "
-                f"{limit / 1e9:.3g} GB; use more workers or more memory a worker, or float32 data, or fewer "
-                "columns"
-            )
-
-
-def said_by_worker(line: str) -> bool:
-    """Have the clients print `line`, if this is a worker; whether it is."""
-    try:
-        worker = get_worker()
-    except ValueError:
-        return False
-    # What distributed.print sends; that one prints on the worker as well, so twice on a LocalCluster.
-    worker.log_event("print", {"args": (line,), "sep": " ", "end": "\n", "flush": True})
-    return True
-
-
 class Session:
     """One run's workers and what is known of them."""
 
     def __init__(self, client: Client, name: str, parts: Sequence[Any], options: Options):
-        self.client, self.name, self.parts, self.options = client, name, list(parts), options
+        self.client, self.name, self.options = client, name, options
+        self.parts = [_arriving(part, rank) for rank, part in enumerate(parts)]
         self.id = uuid.uuid4().hex
-        places = _placed(client, self.parts)
+        places = placed(client, self.parts)
         self.addresses = [address for address, _ in places]
         self.ranks = [members for _, members in places]
         self.dealt = False
@@ -168,8 +116,9 @@ class Session:
     def recipes(self, place: int) -> Any:
         """A worker's parts, sent there once, or what makes them."""
         parts = [self.parts[rank] for rank in self.ranks[place]]
-        if all(isinstance(part, Deferred) for part in parts):
-            return [[part.fn, list(part.args)] for part in parts]
+        if any(isinstance(part, Deferred) for part in parts):
+            made = [part if isinstance(part, Deferred) else Deferred(_same, (part,)) for part in parts]
+            return [[part.fn, list(part.args)] for part in made]
 
         def scatter() -> Any:
             where = [self.addresses[place]]
@@ -177,7 +126,7 @@ class Session:
 
         try:
             [sent] = self.client.sync(scatter, callback_timeout=self.options.start)
-        except (OSError, TimeoutError) as error:  # Dask blames its own connection for a worker out of reach
+        except (OSError, TimeoutError, KeyError) as error:  # Dask does not say which worker is out of reach
             raise PeerLost(f"{self.lost(place)}, its parts cannot be sent ({error})") from error
         self.sent.append(sent)
         return sent
@@ -297,55 +246,31 @@ class Session:
         return _missing(error, "a worker") or error
 
 
+def _same(part: Any) -> Any:
+    return part
+
+
+def _arriving(part: Any, rank: int) -> Any:
+    """A part as its rank will see it: a Future's value is taken to it, or used where it is.
+
+    Raises:
+        TypeError: a lazy collection.
+    """
+    if isinstance(part, Future):
+        return Deferred(_same, (part,))
+    if hasattr(part, "__dask_graph__"):
+        raise TypeError(
+            f"part {rank} is a lazy {type(part).__name__}; pass a Future of it: client.compute(part), or "
+            "for a dask array those of its chunks: client.compute(list(part.to_delayed().ravel()))"
+        )
+    return part
+
+
 def _distance(error: BaseException) -> int:
     """How far an error is from the root cause: a rank's own, a start that failed, a peer that was lost."""
     if isinstance(error, Unreachable):
         return 1
     return 2 if isinstance(error, PeerLost | Aborted) else 0
-
-
-def _workers(client: Client) -> dict[str, Any]:
-    """The cluster's workers by address."""
-    # Not client.scheduler_info(): its periodic refresh, without workers, may come in between.
-    scheduler: Any = client.scheduler
-    return client.sync(scheduler.identity, n_workers=-1)["workers"]
-
-
-def _placed(client: Client, parts: Sequence[Any]) -> list[tuple[str, list[int]]]:
-    """Workers that take part, by address, with their ranks: one a thread, near the data they need."""
-    workers = _workers(client)
-    if not workers:
-        raise RuntimeError("the cluster has no workers; wait for some: client.wait_for_workers(1)")
-    seats = [address for address in sorted(workers) for _ in range(workers[address]["nthreads"])]
-    size = len(parts)
-    # More ranks than threads: the threads are shared out evenly.
-    free = [seats[rank * len(seats) // size] for rank in range(size)] if size > len(seats) else seats
-    homes = _homes(client, parts)
-    seated: dict[int, str] = {}
-    for rank, home in homes.items():
-        if home in free:
-            free.remove(home)
-            seated[rank] = home
-    for rank in range(size):
-        if rank not in seated:
-            seated[rank] = free.pop(0)
-    ranks: dict[str, list[int]] = {}
-    for rank in range(size):
-        ranks.setdefault(seated[rank], []).append(rank)
-    return sorted(ranks.items())
-
-
-def _homes(client: Client, parts: Sequence[Any]) -> dict[int, str]:
-    """Where the first Future of each `Deferred` part is."""
-    first: dict[int, Future] = {}
-    for rank, part in enumerate(parts):
-        futures = [arg for arg in part.args if isinstance(arg, Future)] if isinstance(part, Deferred) else []
-        if futures:
-            first[rank] = futures[0]
-    if not first:
-        return {}
-    holders = client.who_has(list(first.values()))
-    return {rank: holders[future.key][0] for rank, future in first.items() if holders.get(future.key)}
 
 
 def _notes(error: BaseException) -> list[str]:

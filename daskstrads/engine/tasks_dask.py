@@ -52,7 +52,7 @@ class Tasks:
         self.session, self.timeout = session, timeout
         self.size = len(session.parts)
         self.home = {rank: place for place, members in enumerate(session.ranks) for rank in members}
-        self.round = 0
+        self.round = self.waited = 0
         self.reports: list[Future] = []
         self._dealt: list[Future] = []  # the last plans
         self.pending: list[tuple[str, int, Future]] = []  # phase, rank: since the client last waited
@@ -68,7 +68,7 @@ class Tasks:
 
     def resume(self, round: int) -> None:
         """Take over ranks that have parked on their workers before `round`."""
-        self.round = round
+        self.round = self.waited = round
         self.reports = [self._on(rank, _reported, "report") for rank in range(self.size)]
 
     def rounds(self) -> None:
@@ -135,7 +135,9 @@ class Tasks:
 
     def _results(self, futures: list[Future]) -> list[Any]:
         """What the tasks return, which is little; all that were submitted before them are done as well."""
-        self.session.watch(futures, where=self._where, within=self.timeout)
+        rounds = max(1, self.round - self.waited)  # the timeout is for one; others were submitted at once
+        self.session.watch(futures, where=self._where, within=self.timeout * rounds)
+        self.waited = self.round
         self.pending = []
         return self.session.client.gather(futures)
 
@@ -153,9 +155,8 @@ def _rank(session: str, place: int) -> Iterator[Rank]:
     worker = get_worker()
     rank = rank_plugin(worker).ranks.get((session, place))
     if rank is None:
-        raise PeerLost(
-            f"rank {place} is not on worker {worker.address} any more: it was restarted, or the run has ended"
-        )
+        why = rank_plugin(worker).ended.get(session, "it was restarted")
+        raise PeerLost(f"rank {place} is not on worker {worker.address} any more: {why}")
     try:
         yield rank
     except Exception as error:

@@ -114,7 +114,6 @@ class _Session:
         self.settled = asyncio.Event()
         self.ended = asyncio.Event()
         self.trouble: str | None = None
-        self.lost: list[str] = []
         self.kept: set[Any] = set()  # keys of results that became Dask data
 
     def settle(self, trouble: str | None) -> None:
@@ -248,7 +247,10 @@ class SessionPlugin(SchedulerPlugin):
         workers = self.scheduler.workers
         now = time.time()
         silent = {where: now - workers[where].last_seen for where in entry.workers if where in workers}
-        return {"joined": len(entry.members), "lost": entry.lost, "silent": silent}
+        lost = [
+            where for where in entry.workers if where not in workers
+        ]  # also before the session was opened
+        return {"joined": len(entry.members), "lost": lost, "silent": silent}
 
     async def leave(self, session: str, adopted: list[Any]) -> None:
         """The session is over; of the results that became Dask data its client knows those `adopted`."""
@@ -276,7 +278,6 @@ class SessionPlugin(SchedulerPlugin):
         for session, entry in self.sessions.items():
             if worker in entry.workers:
                 entry.epoch += 1
-                entry.lost.append(worker)
                 place = entry.workers.index(worker)
                 ranks = entry.ranks[place]
                 why = f"worker {place} with rank(s) {ranks} is lost: {worker} left the cluster"
