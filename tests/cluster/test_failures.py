@@ -166,12 +166,12 @@ def removed(client, address):
         time.sleep(0.02)
 
 
-def addresses(client):
-    """Both workers; one that has just been killed may be counted for a moment, and be missing after that."""
+def addresses(client, count=1):
+    """The workers; one that has just been killed may be counted for a moment, and be missing after that."""
     end = time.monotonic() + 20
     while True:
         found = client.run_on_scheduler(lambda dask_scheduler: sorted(dask_scheduler.workers))
-        if len(found) >= 2 or time.monotonic() > end:
+        if len(found) >= count or time.monotonic() > end:
             return found
         time.sleep(0.05)
 
@@ -261,7 +261,7 @@ def lost_worker(client, transport, phase, act):
     """Run into it; the processes go on afterwards."""
     pids = client.run(os.getpid)
     place = 0 if phase == "schedule" else 1
-    address = addresses(client)[place]
+    address = addresses(client, 2)[place]
     try:
         told = failed(PeerLost, Fails(phase, act), transport)
         assert f"worker {place} with rank(s) [{place}] is lost" in told
@@ -361,7 +361,7 @@ def test_a_cancelled_run_ends(client, transport, tmp_path):
 @both
 def test_a_terminated_worker_is_lost(client, transport, tmp_path):
     with Running(client, transport, tmp_path / "on") as running:
-        address = addresses(client)[1]
+        address = addresses(client, 2)[1]
         os.kill(client.run(os.getpid)[address], signal.SIGTERM)
     assert isinstance(running.error, PeerLost), repr(running.error)
     assert "worker 1 with rank(s) [1]" in str(running.error)
@@ -373,14 +373,15 @@ def test_a_terminated_worker_is_lost(client, transport, tmp_path):
 @both
 def test_a_retired_worker_ends_the_run(transport, tmp_path):
     with two_workers(processes=False) as client:
-        address = addresses(client)[1]
+        address = addresses(client, 2)[1]
         with Running(client, transport, tmp_path / "on") as running:
             client.retire_workers([address], close_workers=True, remove=True)
         assert isinstance(running.error, PeerLost | RuntimeError), repr(running.error)
         told = " | ".join([str(running.error), *getattr(running.error, "__notes__", [])])
         assert address in told or "worker 1" in told
         freed(client)
-        assert addresses(client) == [each for each in addresses(client) if each != address]
+        [left] = addresses(client)
+        assert left != address
         works(transport)  # both ranks on the one that is left
 
 
@@ -524,7 +525,7 @@ def test_a_busy_cluster_is_waited_for(client, transport):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_cluster_that_stays_busy_is_a_clear_error(client, count):
-    futures = busy(client, 5.0, addresses(client)[:count])
+    futures = busy(client, 3.0, addresses(client)[:count])
     with dask.config.set({"daskstrads.timeouts.start": 1}):
         told = failed(RuntimeError, Fails(), "mesh")
     assert "did not start their ranks within 1 s" in told
