@@ -162,7 +162,7 @@ class Session:
             now = time.monotonic()
             failed = any(future.status not in ("pending", "finished") for future in futures)
             if failed and not told:  # the others end by themselves, unless their worker is gone
-                told, end = True, now + GRACE
+                told, end = True, min(end, now + GRACE)
             pending = any(future.status == "pending" for future in futures)
             if not pending or now > end or self.client.status != "running":
                 break
