@@ -67,10 +67,11 @@ class Session:
             raise PeerLost(f"the client's connection to the scheduler is {self.client.status}") from error
 
     def drop(self, futures: list[Future]) -> None:
-        """Nobody waits for these any more."""
-        if self.client.status == "running":
-            with contextlib.suppress(Exception):  # closed meanwhile
-                self.client.cancel(futures)
+        """Nobody waits for these any more, whoever else holds them (a traceback may)."""
+        # Not Client.cancel: it ends the client's connection when a key has dependents that nobody wants.
+        for future in futures:
+            with contextlib.suppress(Exception):  # the client may be closed
+                future.release()
 
     def ask(self, handler: str, **message: Any) -> Any:
         """Call one of the SessionPlugin's handlers."""
