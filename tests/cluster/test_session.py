@@ -81,9 +81,11 @@ def problem(shape, sparse=False):
     return (sp.csr_matrix(X) if sparse else X), y
 
 
-@pytest.mark.parametrize("update", ["exact", "parallel"])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("shape", [(80, 200), (400, 40)])
+@pytest.mark.parametrize(
+    ("shape", "sparse", "update"),
+    [((80, 200), False, "exact"), ((80, 200), True, "parallel"), ((400, 40), False, "parallel")]
+    + [((400, 40), True, "exact")],
+)
 def test_lasso_has_the_bits_of_threads(client, shape, sparse, update):
     X, y = problem(shape, sparse)
     model = ElasticNet(0.05, l1_ratio=0.9, tol=1e-8, n_shards=3, update=update, rho=0.5, random_state=0)
@@ -149,18 +151,6 @@ class Fails(Program):
             if self.what == "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
         return None
-
-
-@pytest.mark.parametrize("phase", ["init", "push", "pull"])
-def test_a_raising_rank_is_the_error_and_the_next_run_works(client, phase):
-    start = time.monotonic()
-    with pytest.raises(ZeroDivisionError, match="as asked") as caught:
-        run(Fails(phase, "raise"), [0, 1])
-    assert time.monotonic() - start < 10
-    notes = " ".join(caught.value.__notes__)
-    assert "rank 1" in notes
-    assert f"phase {phase}" in notes
-    assert run(Fails("never", "raise"), [0, 1]).rounds == 500
 
 
 def test_a_stopped_worker_is_one_clear_error_with_the_default_timeouts_and_the_next_run_works():
