@@ -83,8 +83,12 @@ def problem(shape, sparse=False):
 
 @pytest.mark.parametrize(
     ("shape", "sparse", "update"),
-    [((80, 200), False, "exact"), ((80, 200), True, "parallel"), ((400, 40), False, "parallel")]
-    + [((400, 40), True, "exact")],
+    [
+        ((80, 200), False, "exact"),
+        ((80, 200), True, "parallel"),
+        ((400, 40), False, "parallel"),
+        ((400, 40), True, "exact"),
+    ],
 )
 def test_lasso_has_the_bits_of_threads(client, shape, sparse, update):
     X, y = problem(shape, sparse)
