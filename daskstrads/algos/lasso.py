@@ -118,20 +118,22 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             TypeError: a parameter of the wrong type.
         """
         self._check_parameters()
+        if not hasattr(X, "__dask_graph__"):
+            return self._fitted(self._problem(X, y, sample_weight))
+        from .lasso_dask import on_its_client, problem_of
+
+        with on_its_client(X):
+            return self._fitted(problem_of(self, X, y, sample_weight))
+
+    def _fitted(self, problem: Problem) -> ElasticNet:
         from .compile_kernels import compilation_announced
 
-        if hasattr(X, "__dask_graph__"):
-            from .lasso_dask import problem_of
-
-            problem = problem_of(self, X, y, sample_weight)
-        else:
-            problem = self._problem(X, y, sample_weight)
         starts = self._start_coefficients(problem.shape[1], problem.targets)
         with compilation_announced(bool(self.verbose)):
             fits = [self._fit_target(problem, k, starts[k]) for k in range(problem.targets)]
         coef, intercept, gap, passes, complaints, shards = map(list, zip(*fits, strict=True))
         for complaint in filter(None, complaints):
-            warnings.warn(complaint, ConvergenceWarning, stacklevel=2)
+            warnings.warn(complaint, ConvergenceWarning, stacklevel=3)
         single = len(fits) == 1
         self.coef_ = (coef[0] if single else np.stack(coef)).astype(problem.dtype)
         offsets = np.array(intercept, problem.dtype)

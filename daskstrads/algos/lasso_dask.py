@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -10,11 +11,11 @@ import dask.array as da
 import numpy as np
 import scipy.sparse as sp
 from dask import delayed
-from distributed import wait
+from distributed import futures_of, wait
 from sklearn.utils.validation import _check_feature_names, _check_n_features
 
 from ..engine.host_dask import Deferred
-from ..engine.placement_dask import cluster_ranks, current_client
+from ..engine.placement_dask import cluster_ranks, current_client, inside_task
 from ..engine.run import check_memory
 from ..partition import split_axis
 from ..partition.collections_dask import blocks, known, pieces, slab
@@ -23,7 +24,22 @@ from .lasso import ElasticNet
 from .parts_dask import measured, predicted_block, rank_part, scaled_sum
 from .problem import Problem
 
-__all__ = ["predicted", "problem_of"]
+__all__ = ["on_its_client", "predicted", "problem_of"]
+
+
+def on_its_client(X: Any) -> AbstractContextManager[Any]:
+    """The Client that holds X's chunks as the current one; nothing changes where none does.
+
+    Raises:
+        RuntimeError: that Client is closed.
+    """
+    clients = {future.client for future in futures_of(X)}
+    if len(clients) != 1 or inside_task():
+        return nullcontext()
+    [client] = clients
+    if client.status != "running":
+        raise RuntimeError(f"X was persisted with a Client that is {client.status}; persist it again")
+    return client.as_current()
 
 
 def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem:

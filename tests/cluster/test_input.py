@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from dask import delayed
+from distributed import Client, LocalCluster
 
 from daskstrads import Lasso, launch
 
@@ -192,3 +193,18 @@ def test_a_fit_inside_a_task_takes_one_thread_case_50(client):
         return len(Lasso(0.05).fit(X, y).shards_)
 
     assert client.submit(task, pure=False).result(timeout=60) == 1
+
+
+def test_the_client_of_the_data_is_used_case_43(client):
+    X, y = problem()
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as other,
+    ):
+        lazy = other.persist(da.from_array(X, chunks=50))
+        model = Lasso(0.05, n_shards=2).fit(lazy, y)
+        assert all(shard.client is other for shard in model.shards_)
+        assert Client.current() is client
+    assert all(shard.client is client for shard in Lasso(0.05, n_shards=2).fit(X, y).shards_)
+    with pytest.raises(RuntimeError, match="X was persisted with a Client that is closed"):
+        Lasso().fit(lazy, y)
