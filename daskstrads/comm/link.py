@@ -20,7 +20,7 @@ import numpy as np
 
 from . import codec
 
-__all__ = ["HELLO_FRAME", "Limits", "Link", "dial", "frame", "greeted", "hello", "left", "open_listener"]
+__all__ = ["HELLO_FRAME", "Limits", "Link", "call", "frame", "greeted", "hello", "left", "open_listener"]
 
 HEADER = struct.Struct("<4sBBHIIIIQ")  # magic, version, kind, -, epoch, source, to, description, body
 MAGIC, VERSION = b"DSTR", 1
@@ -92,6 +92,33 @@ def dial(address: tuple[str, int], deadline: float) -> socket.socket:
             if time.monotonic() > last_try:
                 raise
             time.sleep(0.1)
+
+
+def call(
+    address: tuple[str, int],
+    workers: tuple[int, int],
+    token: bytes,
+    deadline: float,
+    context: ssl.SSLContext | None,
+) -> socket.socket:
+    """A connection from the first of `workers` to the second, both introduced; closed when that fails.
+
+    Raises:
+        OSError, ValueError: nobody answers in time, or somebody else.
+    """
+    connection = dial(address, deadline)
+    try:
+        connection.settimeout(left(deadline))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            connection = context.wrap_socket(connection, server_hostname=address[0])
+        connection.sendall(hello(workers[0], token))
+        if greeted(connection, token, deadline) != workers[1]:
+            raise OSError("it answered as another worker or with a wrong token")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def hello(worker: int, token: bytes) -> bytes:

@@ -26,7 +26,7 @@ from .link import (
     TOKEN,
     Limits,
     Link,
-    dial,
+    call,
     frame,
     greeted,
     hello,
@@ -140,25 +140,12 @@ class Mesh:
         self._thread.start()
 
     def _call(self, worker: int, address: tuple[str, int], deadline: float) -> socket.socket:
-        connection = None
         try:
-            connection = dial(address, deadline)
-            connection.settimeout(left(deadline))
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._connect_context is not None:
-                connection = self._connect_context.wrap_socket(connection, server_hostname=address[0])
-            connection.sendall(hello(self.index, self.token))
-            if greeted(connection, self.token, deadline) != worker:
-                raise OSError("it answered as another worker or with a wrong token")
-        except BaseException as error:
-            if connection is not None:
-                connection.close()
-            if not isinstance(error, OSError | ValueError):
-                raise
+            return call(address, (self.index, worker), self.token, deadline, self._connect_context)
+        except (OSError, ValueError) as error:
             raise Unreachable(
                 f"worker {self.index} cannot reach worker {worker} at {address}: {error}"
             ) from error
-        return connection
 
     def _accept(self, expected: set[int], deadline: float) -> None:
         listener = self._listener
