@@ -63,7 +63,7 @@ def _run(
             if transport == "mesh":
                 raise
             warnings.warn(
-                f"the workers cannot connect to each other, so this run goes on as Dask tasks, some 50 ms a "
+                f"the workers cannot connect to each other, so this run goes on as Dask tasks, 20-40 ms a "
                 f"round: {error}. To open: the workers' ports to each other (daskstrads.ports); to have no "
                 "warning: dask.config.set({'daskstrads.transport': 'tasks'})",
                 RuntimeWarning,

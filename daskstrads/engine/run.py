@@ -60,7 +60,7 @@ def run(
         round_timeout: seconds a rank waits for the others in one exchange.
         gather: False leaves the shards on their workers, where there are any: `shards` are then Futures.
         transport: on a cluster, "mesh" (workers connect to each other), "tasks" (push, merge and pull are
-            Dask tasks; some 50 ms a round), or "auto": tasks where the workers can't connect or rounds take
+            Dask tasks; 20-40 ms a round), or "auto": tasks where the workers can't connect or rounds take
             over a second. "threads": in this process, whatever Client there is. None: what Dask's
             configuration says (`daskstrads.transport`), else "auto".
 

@@ -61,7 +61,7 @@ class Session:
             self.drop(self.sent)
         if self.client.status == "running":
             with contextlib.suppress(OSError, TimeoutError):  # gone meanwhile: there is nothing to leave
-                self.ask("leave", adopted=list(self.kept))
+                self.ask("leave", adopted=list(self.kept), sent=[future.key for future in self.sent])
         elif isinstance(error, Exception) and not isinstance(error, PeerLost) and not _notes(error):
             # No rank's error: what Dask says of a closed client depends on what it was asked for.
             raise PeerLost(f"the client's connection to the scheduler is {self.client.status}") from error

@@ -252,12 +252,16 @@ class SessionPlugin(SchedulerPlugin):
         ]  # also before the session was opened
         return {"joined": len(entry.members), "lost": lost, "silent": silent}
 
-    async def leave(self, session: str, adopted: list[Any]) -> None:
-        """The session is over; of the results that became Dask data its client knows those `adopted`."""
+    async def leave(self, session: str, adopted: list[Any], sent: list[Any] | None = None) -> None:
+        """The session is over; of the results that became Dask data its client knows those `adopted`.
+
+        The parts that were `sent` are released, whatever still refers to them on the client.
+        """
         entry = self.sessions.get(session)
         if entry is not None and entry.client in self.scheduler.clients:
-            unknown = [key for key in entry.kept.difference(adopted) if key in self.scheduler.tasks]
-            self.scheduler.client_releases_keys(keys=unknown, client=entry.client)
+            over = [*entry.kept.difference(adopted), *(sent or [])]
+            known = [key for key in over if key in self.scheduler.tasks]
+            self.scheduler.client_releases_keys(keys=known, client=entry.client)
         self._end(session, "the session was ended")
 
     def _end(self, session: str, why: str) -> None:

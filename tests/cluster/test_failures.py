@@ -285,8 +285,9 @@ def test_a_killed_worker_is_lost(client, transport, phase):
     works(transport)
 
 
-@both
-@pytest.mark.parametrize("phase", ["init", "push", "result"])
+@pytest.mark.parametrize(
+    ("transport", "phase"), [("mesh", "init"), ("mesh", "push"), ("mesh", "result"), ("tasks", "push")]
+)
 def test_a_stopped_worker_is_lost(client, transport, phase):
     lost_worker(client, transport, phase, "stop")
     freed(client)
