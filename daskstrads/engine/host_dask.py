@@ -172,6 +172,7 @@ class Desk:
         self._reports: dict[int, list[bytes]] = {}
         self._next = 0  # first round without a plan here
         self._more = True  # it can be had without reports
+        self._reserve = 1  # plans left here when the next are fetched
         self._asking = False
         self.dealt = spec.dealt
 
@@ -200,7 +201,7 @@ class Desk:
         """Ask for plans when they run out; the reports go with it where they are needed."""
         with self._mutex:
             if self._more:
-                due = not self._asking and round >= self._next - 1
+                due = not self._asking and round >= self._next - self._reserve
             elif round == self._next:
                 self._reports[rank] = codec.packed(report)
                 due = len(self._reports) == len(self._room.local)
@@ -229,6 +230,7 @@ class Desk:
             return
         with self._mutex:
             self._next = round + len(answer["plans"])
+            self._reserve = max(1, len(answer["plans"]) // 2)
             self._more, self._asking = answer["more"], False
         for rank in self._room.local:
             for place, plan in enumerate(answer["plans"]):

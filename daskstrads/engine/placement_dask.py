@@ -76,12 +76,10 @@ def check_memory_limits(client: Client, ranks: int, size: int, told: str) -> Non
 
 def said_by_worker(line: str) -> bool:
     """Have the clients print `line`, if this is a worker; whether it is."""
-    try:
-        worker = get_worker()
-    except ValueError:
+    if not inside_task():
         return False
     # What distributed.print sends; that one prints on the worker as well, so twice on a LocalCluster.
-    worker.log_event("print", {"args": (line,), "sep": " ", "end": "\n", "flush": True})
+    get_worker().log_event("print", {"args": (line,), "sep": " ", "end": "\n", "flush": True})
     return True
 
 

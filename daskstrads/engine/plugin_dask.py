@@ -101,7 +101,7 @@ def kept(worker: Worker, session: str, name: str, value: Any) -> Kept:
     async def put() -> Any:  # on the event loop: nobody else may touch the worker's state
         return worker.update_data(data={key: value})
 
-    told = sync(worker.loop, put)
+    told = sync(worker.loop, put, callback_timeout=30.0)
     who_has = {key: [worker.address]}
     if not on_scheduler(worker, "keep", 30.0, session=session, who_has=who_has, nbytes=told["nbytes"]):
         raise RuntimeError("the client of this run has gone")

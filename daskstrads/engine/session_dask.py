@@ -62,7 +62,11 @@ class Session:
         if self.client.status == "running":
             with contextlib.suppress(OSError, TimeoutError):  # gone meanwhile: there is nothing to leave
                 self.ask("leave", adopted=list(self.kept), sent=[future.key for future in self.sent])
-        elif isinstance(error, Exception) and not isinstance(error, PeerLost) and not _notes(error):
+        elif (
+            isinstance(error, Exception)
+            and not isinstance(error, PeerLost)
+            and not getattr(error, "__notes__", None)
+        ):
             # No rank's error: what Dask says of a closed client depends on what it was asked for.
             raise PeerLost(f"the client's connection to the scheduler is {self.client.status}") from error
 
@@ -272,10 +276,6 @@ def _distance(error: BaseException) -> int:
     if isinstance(error, Unreachable):
         return 1
     return 2 if isinstance(error, PeerLost | Aborted) else 0
-
-
-def _notes(error: BaseException) -> list[str]:
-    return getattr(error, "__notes__", [])
 
 
 def _install(client: Client, patience: float) -> None:

@@ -55,7 +55,7 @@ class Tasks:
         self.round = self.waited = 0
         self.reports: list[Future] = []
         self._dealt: list[Future] = []  # the last plans
-        self.pending: list[tuple[str, int, Future]] = []  # phase, rank: since the client last waited
+        self.pending: list[tuple[str, int, Future]] = []  # phase, round: since the client last waited
 
     def begin(self, program: Any, seed: int, callback: Any) -> None:
         """Make the ranks and their shards."""
@@ -130,7 +130,7 @@ class Tasks:
             fn, *args, workers=where, pure=False, retries=0,
             key=f"daskstrads-{session.name}-{phase}-{uuid.uuid4().hex}",
         )  # fmt: skip
-        self.pending.append((phase, -1 if rank is None else rank, future))
+        self.pending.append((phase, self.round, future))
         return future
 
     def _results(self, futures: list[Future]) -> list[Any]:
@@ -143,9 +143,9 @@ class Tasks:
 
     def _where(self) -> str:
         """What the client waits for."""
-        for phase, _, future in self.pending:
+        for phase, round, future in self.pending:
             if future.status != "finished":
-                return f", in phase {phase} of round {max(0, self.round - 1)}"
+                return f", in phase {phase} of round {round}"
         return f", before round {self.round}"
 
 

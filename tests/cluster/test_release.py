@@ -1,11 +1,14 @@
 """The client's connection survives every run: nothing is cancelled that others still need."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from distributed import Client
 
 from daskstrads import Program, RoundRobin, Sum, run
+from daskstrads.engine.tasks_dask import Tasks
 
 
 class Adds(Program):
@@ -28,7 +31,10 @@ class Adds(Program):
 
 @pytest.mark.parametrize("transport", ["mesh", "tasks"])
 @pytest.mark.parametrize("fails", [-1, 3, 15])
-def test_the_scheduler_keeps_the_client(client, caplog, transport, fails):
+def test_the_scheduler_keeps_the_client(client, caplog, monkeypatch, transport, fails):
+    # Client.cancel may end the client's own connection: it asserts that somebody wants all dependents.
+    calls = []
+    monkeypatch.setattr(Client, "cancel", lambda *given, **named: calls.append(given))
     held = client.submit(np.ones, 3, pure=False)
     before = client.run_on_scheduler(lambda dask_scheduler: set(dask_scheduler.clients))
     with caplog.at_level(logging.ERROR, "distributed.core"):
@@ -40,4 +46,13 @@ def test_the_scheduler_keeps_the_client(client, caplog, transport, fails):
                     run(Adds(fails), [0, 1], transport=transport)
     assert not [record for record in caplog.records if "register-client" in record.getMessage()]
     assert client.run_on_scheduler(lambda dask_scheduler: set(dask_scheduler.clients)) == before
+    assert not calls
     assert held.result(timeout=10).sum() == 3
+
+
+def test_of_rounds_submitted_at_once_the_one_that_is_waited_for_is_named():
+    tasks = Tasks(SimpleNamespace(parts=[None], ranks=[[0]]), 1.0)
+    done, going = SimpleNamespace(status="finished"), SimpleNamespace(status="pending")
+    tasks.round = 32
+    tasks.pending = [("push", 3, done), ("pull", 3, going), ("push", 4, going)]
+    assert tasks._where() == ", in phase pull of round 3"
