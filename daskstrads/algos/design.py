@@ -90,6 +90,37 @@ class DenseDesign:
             kernels.dense_pick_dots(self._flat, self._stride, self._count, ids, coef, out)
         return out
 
+    def part(self, ids: np.ndarray) -> DensePart:
+        """The columns `ids`, as an operator."""
+        return DensePart(self, ids)
+
+    def correlate_at(self, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """X[:, ids]'v, (len(ids),) float64."""
+        from . import design_kernels as kernels
+
+        out, ids, v = np.zeros(len(ids)), _read_only(ids), _read_only(v)
+        if self.by_columns:
+            kernels.dense_dots_at(self._flat, self._stride, self._length, ids, v, out)
+        else:
+            kernels.dense_axpys_at(self._flat, self._stride, ids, v, out)
+        return out
+
+    def refresh(
+        self, ids: np.ndarray, coef: np.ndarray, weight: np.ndarray, residual: np.ndarray
+    ) -> np.ndarray:
+        """residual -= X[:, ids] @ coef, in place; X' (weight * residual), (p,) float64."""
+        from . import design_kernels as kernels
+
+        if self.by_columns:
+            residual -= self.combine(ids, coef)
+            return self.correlate(weight * residual)
+        grad = np.zeros(self.shape[1])
+        kernels.dense_refresh(
+            self._flat, self._stride, self._length, _read_only(ids), _read_only(coef), _read_only(weight),
+            residual, grad,
+        )  # fmt: skip
+        return grad
+
     def take(self, ids: np.ndarray, scale: np.ndarray | None, mean: np.ndarray | None) -> Columns:
         """Columns `ids` with `mean` subtracted, rows times `scale` (None: neither); (k, n) float64."""
         picked = self._vectors[ids] if self.by_columns else self._vectors[:, ids].T
@@ -101,19 +132,44 @@ class DenseDesign:
         values.flags.writeable = False  # travels by reference
         return Columns(values, None, None)
 
-    def gram(self, new: np.ndarray, held: np.ndarray, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Centred Gram X[:, new]' W X[:, held], (len(new), len(held)) float64; `held` ends with `new`."""
-        from . import design_kernels as kernels
+    def gram(
+        self, new: np.ndarray, held: np.ndarray, weight: np.ndarray, mean: np.ndarray, own: np.ndarray
+    ) -> np.ndarray:
+        """Centred Gram X[:, new]' W X[:, held], (len(new), len(held)) float64; `held` ends with `new`.
+
+        `own`: the weighted means of X's columns.
+        """
+        from . import gram_kernels as kernels
 
         total, old = np.zeros((len(new), len(held))), len(held) - len(new)
+        if not self.by_columns:
+            kernels.dense_rows_gram(
+                self._flat, self._stride, _read_only(held), _read_only(mean[held]), _read_only(weight),
+                old, total,
+            )  # fmt: skip
+            return _mirrored(total, old)
         rows = max(512, 2**21 // max(1, len(held)))  # a chunk's columns stay in cache
         root = np.sqrt(weight)
         for first in range(0, self.shape[0], rows):
             last = min(first + rows, self.shape[0])
-            piece = self._vectors[:, first:last] if self.by_columns else self._vectors[first:last].T
-            block = (piece[held] - mean[held][:, None]) * root[first:last]
+            block = (self._vectors[:, first:last][held] - mean[held][:, None]) * root[first:last]
             kernels.dense_gram(_read_only(block[old:]), _read_only(block), old, total)
         return _mirrored(total, old)
+
+
+class DensePart(NamedTuple):
+    """Columns `ids` of a dense X, where they are."""
+
+    whole: DenseDesign
+    ids: np.ndarray
+
+    def correlate(self, v: np.ndarray) -> np.ndarray:
+        """X[:, ids]'v, (len(ids),) float64."""
+        return self.whole.correlate_at(self.ids, v)
+
+    def take(self, places: np.ndarray, scale: np.ndarray | None, mean: np.ndarray | None) -> Columns:
+        """Columns ids[places], as `DenseDesign.take`; `mean` of all columns."""
+        return self.whole.take(self.ids[places], scale, mean)
 
 
 class SparseDesign:
@@ -146,7 +202,8 @@ class SparseDesign:
         mean, spread = np.empty(self.shape[1]), np.empty(self.shape[1])
         weight = _read_only(weight)
         if self.by_columns:
-            kernels.sparse_moments_across(*self._arrays, weight, centre, mean, spread)
+            uniform = bool((weight == 1.0).all())
+            kernels.sparse_moments_across(*self._arrays, weight, uniform, centre, mean, spread)
         else:
             kernels.sparse_moments_along(*self._arrays, weight, centre, mean, spread)
         return mean, spread
@@ -161,6 +218,22 @@ class SparseDesign:
         kernel = kernels.sparse_dots if self.by_columns else kernels.sparse_axpys
         kernel(*self._arrays, _read_only(v), out)
         return out
+
+    def part(self, ids: np.ndarray) -> SparseDesign:
+        """The columns `ids` of a column-compressed X, as an operator of its own: a copy, close together."""
+        values, indices, offsets = self.take(ids, None, None)
+        return SparseDesign(Compressed(values, indices, offsets, self.shape[0]), 1)
+
+    def refresh(
+        self, ids: np.ndarray, coef: np.ndarray, weight: np.ndarray, residual: np.ndarray
+    ) -> np.ndarray:
+        """residual -= X[:, ids] @ coef, in place; X' (weight * residual), (p,) float64; X in rows."""
+        from . import design_kernels as kernels
+
+        full, grad = np.zeros(self.shape[1]), np.zeros(self.shape[1])
+        full[ids] = coef
+        kernels.sparse_refresh(*self._arrays, _read_only(full), _read_only(weight), residual, grad)
+        return grad
 
     def combine(self, ids: np.ndarray, coef: np.ndarray) -> np.ndarray:
         """X[:, ids] @ coef, (n,) float64."""
@@ -189,21 +262,25 @@ class SparseDesign:
             array.flags.writeable = False  # travels by reference
         return Columns(*out)
 
-    def gram(self, new: np.ndarray, held: np.ndarray, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Centred Gram X[:, new]' W X[:, held] of a row-compressed X; `held` ends with `new`."""
-        from . import design_kernels as kernels
+    def gram(
+        self, new: np.ndarray, held: np.ndarray, weight: np.ndarray, mean: np.ndarray, own: np.ndarray
+    ) -> np.ndarray:
+        """Centred Gram X[:, new]' W X[:, held] of a row-compressed X; `held` ends with `new`.
+
+        `own`: the weighted means of X's columns.
+        """
+        from . import gram_kernels as kernels
 
         total, old = np.zeros((len(new), len(held))), len(held) - len(new)
-        place_new = np.full(self.shape[1], -1, np.int64)
-        place_held = np.full(self.shape[1], -1, np.int64)
-        place_new[new], place_held[held] = np.arange(len(new)), np.arange(len(held))
-        kernels.rows_gram(
-            *self._arrays, _read_only(weight), _read_only(place_new), _read_only(place_held), old, total
-        )
+        place = np.full(self.shape[1], -1, np.int32)
+        place[held] = np.arange(len(held))
+        kernels.rows_gram(*self._arrays, _read_only(weight), _read_only(place), old, total)
         total = _mirrored(total, old)
-        # sum w (x - m)(x' - m') = sum w x x' - m' sum w x - m sum w x' + m m' sum w
-        sums = self.correlate(weight)
-        total -= np.outer(sums[new], mean[held]) + np.outer(mean[new], sums[held] - weight.sum() * mean[held])
+        if mean.any():
+            # sum w (x - m)(x' - m') = sum w x x' - m' sum w x - m sum w x' + m m' sum w
+            weights = weight.sum()
+            sums = weights * own
+            total -= np.outer(sums[new], mean[held]) + np.outer(mean[new], sums[held] - weights * mean[held])
         return total
 
 
@@ -241,15 +318,15 @@ def columns_gram(
     columns: Columns, mean: np.ndarray, scale: np.ndarray, residual: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Z'Z (k, k) and Z'residual (k,) of chosen columns; compressed ones are z = x - mean scale."""
-    from . import design_kernels
+    from . import design_kernels, gram_kernels
 
     k = len(mean)
     gram, grad = np.zeros((k, k)), np.empty(k)
     if columns.offsets is None:
-        design_kernels.dense_gram(columns.values, columns.values, 0, gram)
+        gram_kernels.dense_gram(columns.values, columns.values, 0, gram)
         return _mirrored(gram, 0), np.einsum("ij,j->i", columns.values, residual)
     work = np.zeros(len(scale))
-    design_kernels.compressed_gram(*columns, mean, dot(scale, scale), work, gram)
+    gram_kernels.compressed_gram(*columns, mean, dot(scale, scale), work, gram)
     design_kernels.sparse_dots(*columns, _read_only(residual), grad)
     return gram, grad - mean * dot(scale, residual)
 

@@ -13,6 +13,12 @@ from numba import njit
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
+@njit(nogil=True, cache=True)
+def entries(offsets, o):
+    """Places of vector o's entries; unsigned, since checking whether one counts from the end costs a third."""
+    return range(np.uint64(offsets[o]), np.uint64(offsets[o + 1]))
+
+
 @njit(nogil=True, cache=True, fastmath=FAST)
 def dense_dots(flat, stride, length, v, out):
     """out[o] = vector o . v; four vectors share a load of v."""
@@ -35,6 +41,25 @@ def dense_dots(flat, stride, length, v, out):
             s0 += flat[o * stride + i] * v[i]
         out[o] = s0
         o += 1
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_dots_at(flat, stride, length, ids, v, out):
+    """out[o] = vector ids[o] . v; two vectors share a load of v."""
+    count = out.size
+    for o in range(0, count - 1, 2):
+        a, b = ids[o] * stride, ids[o + 1] * stride
+        s0 = s1 = 0.0
+        for i in range(length):
+            s0 += flat[a + i] * v[i]
+            s1 += flat[b + i] * v[i]
+        out[o], out[o + 1] = s0, s1
+    if count % 2:
+        a = ids[count - 1] * stride
+        s0 = 0.0
+        for i in range(length):
+            s0 += flat[a + i] * v[i]
+        out[count - 1] = s0
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -63,6 +88,43 @@ def dense_pick_dots(flat, stride, count, ids, coef, out):
         for k in range(ids.size):
             s += flat[o * stride + ids[k]] * coef[k]
         out[o] += s
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_axpys_at(flat, stride, ids, v, out):
+    """out[k] += sum_o v[o] vector_o[ids[k]]."""
+    for o in range(v.size):
+        start, c = o * stride, v[o]
+        for k in range(ids.size):
+            out[k] += c * flat[start + ids[k]]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def dense_refresh(flat, stride, length, ids, coef, weight, residual, grad):
+    """residual[o] -= sum_k vector_o[ids[k]] coef[k]; grad += sum_o weight[o] residual[o] vector_o.
+
+    In one pass over X in rows; four rows share a load and store of grad.
+    """
+    count = residual.size
+    for first in range(0, count, 4):
+        last = min(first + 4, count)
+        for o in range(first, last):
+            s = 0.0
+            for k in range(ids.size):
+                s += flat[o * stride + ids[k]] * coef[k]
+            residual[o] -= s
+        if last - first == 4:
+            a = first * stride
+            b, c, d = a + stride, a + 2 * stride, a + 3 * stride
+            v0, v1 = weight[first] * residual[first], weight[first + 1] * residual[first + 1]
+            v2, v3 = weight[first + 2] * residual[first + 2], weight[first + 3] * residual[first + 3]
+            for i in range(length):
+                grad[i] += v0 * flat[a + i] + v1 * flat[b + i] + v2 * flat[c + i] + v3 * flat[d + i]
+        else:
+            for o in range(first, last):
+                v0 = weight[o] * residual[o]
+                for i in range(length):
+                    grad[i] += v0 * flat[o * stride + i]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -132,17 +194,20 @@ def dense_moments_along(flat, stride, count, weight, centre, mean, spread):
 @njit(nogil=True, cache=True)
 def sparse_order(indices, offsets, length):
     """0: every vector's indices ascend strictly; 1: unsorted or repeated; 2: an index out of range."""
-    state = 0
-    for o in range(offsets.size - 1):
-        last = -1
-        for k in range(offsets[o], offsets[o + 1]):
-            i = indices[k]
-            if i < 0 or i >= length:
-                return 2
-            if i <= last:
-                state = 1
-            last = i
-    return state
+    stored = indices[offsets[0] : offsets[-1]]
+    outside = False  # flat loops over all entries are vectorised
+    for k in range(stored.size):
+        outside |= stored[k] < 0 or stored[k] >= length
+    if outside:
+        return 2
+    falls = 0
+    for k in range(1, stored.size):
+        falls += stored[k] <= stored[k - 1]
+    for o in range(1, offsets.size - 1):  # from one vector to the next they may fall
+        k = offsets[o] - offsets[0]
+        if offsets[o - 1] < offsets[o] and 0 < k < stored.size:
+            falls -= stored[k] <= stored[k - 1]
+    return 1 if falls else 0
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -150,8 +215,18 @@ def sparse_dots(values, indices, offsets, v, out):
     """out[o] = vector o . v."""
     for o in range(out.size):
         s = 0.0
-        for k in range(offsets[o], offsets[o + 1]):
-            s += values[k] * v[indices[k]]
+        for k in entries(offsets, o):
+            s += values[k] * v[np.uint64(indices[k])]
+        out[o] = s
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def sparse_dots_at(values, indices, offsets, ids, v, out):
+    """out[o] = vector ids[o] . v."""
+    for o in range(out.size):
+        s = 0.0
+        for k in entries(offsets, ids[o]):
+            s += values[k] * v[np.uint64(indices[k])]
         out[o] = s
 
 
@@ -161,8 +236,22 @@ def sparse_axpys(values, indices, offsets, v, out):
     for o in range(v.size):
         c = v[o]
         if c != 0.0:
-            for k in range(offsets[o], offsets[o + 1]):
-                out[indices[k]] += c * values[k]
+            for k in entries(offsets, o):
+                out[np.uint64(indices[k])] += c * values[k]
+
+
+@njit(nogil=True, cache=True)
+def sparse_refresh(values, indices, offsets, coef, weight, residual, grad):
+    """residual[o] -= vector o . coef; grad += sum_o weight[o] residual[o] vector_o: in one pass over rows."""
+    for o in range(residual.size):
+        s = 0.0
+        for k in entries(offsets, o):
+            s += values[k] * coef[np.uint64(indices[k])]
+        residual[o] -= s
+        c = weight[o] * residual[o]
+        if c != 0.0:
+            for k in entries(offsets, o):
+                grad[np.uint64(indices[k])] += c * values[k]
 
 
 @njit(nogil=True, cache=True)
@@ -170,35 +259,50 @@ def sparse_pick_axpys(values, indices, offsets, ids, coef, out):
     """out += sum_k coef[k] vector_ids[k]."""
     for k in range(ids.size):
         c = coef[k]
-        for e in range(offsets[ids[k]], offsets[ids[k] + 1]):
-            out[indices[e]] += c * values[e]
+        for e in entries(offsets, ids[k]):
+            out[np.uint64(indices[e])] += c * values[e]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def sparse_moments_across(values, indices, offsets, weight, centre, mean, spread):
-    """Mean and centred weighted sum of squares of every vector, its zeros counted."""
+def sparse_moments_across(values, indices, offsets, weight, uniform, centre, mean, spread):
+    """Mean and centred weighted sum of squares of every vector, zeros counted; `uniform`: weights are 1."""
+    if uniform:  # without a look at indices
+        for o in range(mean.size):
+            start, stop = offsets[o], offsets[o + 1]
+            m = 0.0
+            if centre and stop > start:
+                first = np.float64(values[start]) if stop - start == weight.size else 0.0
+                for k in entries(offsets, o):
+                    m += np.float64(values[k]) - first
+                m = first + m / weight.size
+            s = (weight.size - (stop - start)) * m * m
+            for k in entries(offsets, o):
+                x = np.float64(values[k]) - m
+                s += x * x
+            mean[o], spread[o] = m, s
+        return
     total = weight.sum()
     _, rows = leading(weight)
     for o in range(mean.size):
         start, stop = offsets[o], offsets[o + 1]
         m, first, stored = 0.0, 0.0, 0
         if 0 < rows <= stop - start:
-            for k in range(start, stop):
-                if weight[indices[k]] > 0.0:
+            for k in entries(offsets, o):
+                if weight[np.uint64(indices[k])] > 0.0:
                     if stored == 0:
                         first = np.float64(values[k])
                     stored += 1
             if stored < rows:
                 first = 0.0
         if centre and total > 0:
-            for k in range(start, stop):
-                m += weight[indices[k]] * (values[k] - first)
+            for k in entries(offsets, o):
+                m += weight[np.uint64(indices[k])] * (values[k] - first)
             m = first + m / total
         s, held = 0.0, 0.0
-        for k in range(start, stop):
+        for k in entries(offsets, o):
             x = values[k] - m
-            s += weight[indices[k]] * x * x
-            held += weight[indices[k]]
+            s += weight[np.uint64(indices[k])] * x * x
+            held += weight[np.uint64(indices[k])]
         if stored < rows:
             s += max(total - held, 0.0) * m * m
         mean[o], spread[o] = m, s
@@ -209,31 +313,50 @@ def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread)
     """Mean and centred weighted sum of squares of every position over the vectors, zeros counted."""
     total = weight.sum()
     count = offsets.size - 1
-    lead, rows = leading(weight)
     held = np.zeros(mean.size)
-    stored = np.zeros(mean.size, np.int64)
-    first = np.zeros(mean.size)
     mean[:] = 0.0
     spread[:] = 0.0
     for o in range(count):
-        for k in range(offsets[o], offsets[o + 1]):
-            held[indices[k]] += weight[o]
-            stored[indices[k]] += weight[o] > 0.0
-    if centre and total > 0:
-        for k in range(offsets[lead], offsets[lead + 1]):
-            if stored[indices[k]] == rows:
-                first[indices[k]] = values[k]
-        for o in range(count):
-            w = weight[o] / total
-            for k in range(offsets[o], offsets[o + 1]):
-                mean[indices[k]] += w * (values[k] - first[indices[k]])
-        for i in range(mean.size):
-            mean[i] += first[i]
+        w = weight[o]
+        for k in entries(offsets, o):
+            i, x = np.uint64(indices[k]), w * values[k]
+            held[i] += w
+            mean[i] += x
+            spread[i] += x * values[k]
+    if not (centre and total > 0):
+        mean[:] = 0.0
+        return
+    careful = False  # sums of squares do for columns with zeros: their spread is no small difference
+    for i in range(mean.size):
+        careful |= held[i] > 0.999 * total
+        m = mean[i] / total
+        mean[i] = m
+        s = spread[i] - total * m * m
+        spread[i] = 0.0 if s < 0.0 else s  # nan stays nan
+    if not careful:
+        return
+    lead, rows = leading(weight)
+    stored = np.zeros(mean.size, np.int64)
+    first = np.zeros(mean.size)
+    for o in range(count):
+        for k in entries(offsets, o):
+            stored[np.uint64(indices[k])] += weight[o] > 0.0
+    for k in entries(offsets, lead):
+        if stored[np.uint64(indices[k])] == rows:
+            first[np.uint64(indices[k])] = values[k]
+    mean[:] = 0.0
+    spread[:] = 0.0
+    for o in range(count):
+        w = weight[o] / total
+        for k in entries(offsets, o):
+            mean[np.uint64(indices[k])] += w * (values[k] - first[np.uint64(indices[k])])
+    for i in range(mean.size):
+        mean[i] += first[i]
     for o in range(count):
         w = weight[o]
-        for k in range(offsets[o], offsets[o + 1]):
-            x = values[k] - mean[indices[k]]
-            spread[indices[k]] += w * x * x
+        for k in entries(offsets, o):
+            x = values[k] - mean[np.uint64(indices[k])]
+            spread[np.uint64(indices[k])] += w * x * x
     for i in range(mean.size):
         if stored[i] < rows:
             spread[i] += max(total - held[i], 0.0) * mean[i] * mean[i]
@@ -242,98 +365,11 @@ def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread)
 @njit(nogil=True, cache=True)
 def sparse_take(values, indices, offsets, ids, scale, out_values, out_indices, out_offsets):
     """Vectors `ids`, their values times `scale` at their index (scale of size 0: as they are)."""
-    place = 0
+    place = np.uint64(0)
     for k in range(ids.size):
         out_offsets[k] = place
-        for e in range(offsets[ids[k]], offsets[ids[k] + 1]):
-            i = indices[e]
-            out_indices[place] = i
-            out_values[place] = values[e] * scale[i] if scale.size else values[e]
-            place += 1
+        for e in entries(offsets, ids[k]):
+            out_indices[place] = indices[e]
+            out_values[place] = values[e] * scale[np.uint64(indices[e])] if scale.size else values[e]
+            place += np.uint64(1)
     out_offsets[ids.size] = place
-
-
-@njit(nogil=True, cache=True, fastmath=FAST)
-def gram_tile(A, a, B, b, first, last, gram):
-    """gram[a:a+4, b:b+4] += A[a:a+4] B[b:b+4]' over [first, last): sixteen products share eight loads."""
-    s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = 0.0
-    s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = 0.0
-    for i in range(first, last):
-        w, x, y, z = B[b, i], B[b + 1, i], B[b + 2, i], B[b + 3, i]
-        v = A[a, i]
-        s00, s01, s02, s03 = s00 + v * w, s01 + v * x, s02 + v * y, s03 + v * z
-        v = A[a + 1, i]
-        s10, s11, s12, s13 = s10 + v * w, s11 + v * x, s12 + v * y, s13 + v * z
-        v = A[a + 2, i]
-        s20, s21, s22, s23 = s20 + v * w, s21 + v * x, s22 + v * y, s23 + v * z
-        v = A[a + 3, i]
-        s30, s31, s32, s33 = s30 + v * w, s31 + v * x, s32 + v * y, s33 + v * z
-    sums = (s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33)
-    for place in range(16):
-        gram[a + place // 4, b + place % 4] += sums[place]
-
-
-@njit(nogil=True, cache=True, fastmath=FAST)
-def gram_entry(A, a, B, b, first, last, gram):
-    """gram[a, b] += A[a] . B[b] over [first, last)."""
-    s = 0.0
-    for i in range(first, last):
-        s += A[a, i] * B[b, i]
-    gram[a, b] += s
-
-
-@njit(nogil=True, cache=True)
-def dense_gram(A, B, old, gram):
-    """gram[a, b] += A[a] . B[b] for b <= old + a; A (k, n) are the last rows of B (old + k, n).
-
-    What lies above that diagonal is the mirror image, and is left to the caller.
-    """
-    k, n = A.shape
-    for first in range(0, n, 256):  # pieces of the vectors that stay in cache
-        last = min(first + 256, n)
-        for a in range(0, k - 3, 4):
-            stop = min(old + a + 4, B.shape[0])
-            for b in range(0, stop - 3, 4):
-                gram_tile(A, a, B, b, first, last, gram)
-            for b in range(stop - stop % 4, stop):
-                for c in range(a, a + 4):
-                    gram_entry(A, c, B, b, first, last, gram)
-        for a in range(k - k % 4, k):
-            for b in range(old + a + 1):
-                gram_entry(A, a, B, b, first, last, gram)
-
-
-@njit(nogil=True, cache=True)
-def rows_gram(values, indices, offsets, weight, place_a, place_b, old, gram):
-    """gram[a, b] += sum over rows of weight x_ia x_ib for b <= old + a, as `dense_gram`.
-
-    place_a and place_b say which row and column of gram a column of X is, -1 for none.
-    """
-    for o in range(offsets.size - 1):
-        w = weight[o]
-        if w == 0.0:
-            continue
-        for k in range(offsets[o], offsets[o + 1]):
-            a = place_a[indices[k]]
-            if a >= 0:
-                x = w * values[k]
-                for e in range(offsets[o], offsets[o + 1]):
-                    b = place_b[indices[e]]
-                    if 0 <= b <= old + a:
-                        gram[a, b] += x * values[e]
-
-
-@njit(nogil=True, cache=True)
-def compressed_gram(values, indices, offsets, mean, total, work, gram):
-    """gram = Z'Z of compressed columns z_j = x_j - mean_j scale; `work` (n,) is zero before and after."""
-    k = mean.size
-    for t in range(k):
-        for e in range(offsets[t], offsets[t + 1]):
-            work[indices[e]] = values[e]
-        for u in range(t + 1):
-            s = 0.0
-            for e in range(offsets[u], offsets[u + 1]):
-                s += values[e] * work[indices[e]]
-            gram[t, u] = gram[u, t] = s - total * mean[t] * mean[u]
-        for e in range(offsets[t], offsets[t + 1]):
-            work[indices[e]] = 0.0

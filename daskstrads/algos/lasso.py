@@ -33,6 +33,7 @@ _COLUMN_BLOCK = 500, 2000  # of an exact block, fewer where they are long: sweep
 _BLOCK_ENTRIES = 1_000_000
 _ROW_BLOCK = 128  # to begin with: its Gram matrix costs rows x block^2
 _PARALLEL_BLOCK = 64  # STRADS' schedule size
+_SHARE = 0.1  # of the measured distance: how far the columns that are near are solved before the next
 _WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
 
 
@@ -288,16 +289,18 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         (n, p), wide = problem.shape, problem.axis == 1
         strength, l1 = min(n * float(self.alpha), 1e300), self._l1()
         penalty = Penalty(strength * l1, strength * (1.0 - l1), bool(self.positive))
-        parallel = self.update == "parallel"
+        parallel, dynamic = self.update == "parallel", self.selection == "dynamic"
         block = min(
             _PARALLEL_BLOCK if parallel else self._exact_block(problem.axis, problem.shape, problem.entries),
             p,
         )
         rules = Rules(
             centre=bool(self.fit_intercept), weighted=problem.weighted, parallel=parallel,
-            rho=self.rho, proposals=block, tol=float(self.tol),
+            rho=self.rho, proposals=block * dynamic, tol=float(self.tol),
+            # Solving dense columns costs more than a look at all; of sparse ones it is the other way round.
+            near=dynamic and not parallel and wide and penalty.lam > 0 and 2 * problem.entries < n * p,
         )  # fmt: skip
-        policy = self._policy(p, block, penalty)
+        policy = self._policy(p, block, penalty, rules.near)
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         parts = problem.parts(target, start)
@@ -321,7 +324,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
     def _l1(self) -> float:
         return float(self.l1_ratio)
 
-    def _policy(self, p: int, block: int, penalty: Penalty) -> Certified:
+    def _policy(self, p: int, block: int, penalty: Penalty, near: bool) -> Certified:
         rounds_a_sweep = -(-p // block)
         inner: Policy
         if self.selection == "dynamic":
@@ -333,7 +336,8 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             every = rounds_a_sweep
         # Blocks that are not solved to their optimum bring the gap down unevenly: no patience limit there.
         patience = 50 if self.update == "exact" else self.max_iter + 1
-        limits = {"every": every, "max_measures": self.max_iter, "patience": patience}
+        limits = {"max_measures": self.max_iter, "patience": patience}
+        limits |= {"every": 20, "share": _SHARE} if near else {"every": every}
         return Certified(inner, Distance(penalty), self.tol, **limits)
 
     def _complaint(self, reports: list[Report], penalty: Penalty) -> str | None:

@@ -17,16 +17,19 @@ __all__ = [
     "Piece",
     "Rules",
     "assembled",
+    "best",
     "block_target",
     "check_finite",
+    "count",
     "looks",
     "propose_recent",
-    "propose_steepest",
     "report",
     "simultaneous",
+    "steepest",
     "warm",
 ]
 
+_SAMPLE = 4096
 _LOOKS, _WORK = 50, 1_000_000_000  # bounds of one block, in looks and in multiplications
 
 
@@ -35,7 +38,7 @@ class Rules(NamedTuple):
 
     `centre`: fit an intercept; `weighted`: weights are not all 1; `parallel`: simultaneous updates of
     candidates that pass the dependency check at `rho` (None: no check); `proposals`: how many variables a
-    rank proposes; `tol`: scikit-learn's.
+    rank proposes; `tol`: scikit-learn's; `near`: columns near the threshold are looked at after every block.
     """
 
     centre: bool
@@ -44,6 +47,7 @@ class Rules(NamedTuple):
     rho: float | None
     proposals: int
     tol: float
+    near: bool = False
 
 
 class Piece(NamedTuple):
@@ -88,7 +92,9 @@ def check_finite(norms: np.ndarray, slab: Slab) -> None:
 def report(
     grad: np.ndarray, coef: np.ndarray, norms: np.ndarray, penalty: Penalty, shared: dict, kept: dict
 ) -> Report:
-    """The measurement of a rank's variables; `kept` remembers the start, the passes so far and ||t||^2."""
+    """The measurement of a rank's variables; `kept` remembers the start, the passes so far, ||t||^2 and what
+    `count` counted.
+    """
     terms = local_terms(grad, coef, norms, penalty) | shared
     kept["passes"] = kept.get("passes", 0.0) + 1.0
     kept["tt"] = terms["tt"]
@@ -96,19 +102,45 @@ def report(
     return Report(np.empty(0, np.int64), np.empty(0), terms | kept)
 
 
-def propose_steepest(
-    grad: np.ndarray, coef: np.ndarray, penalty: Penalty, count: int, work: np.ndarray
+def count(kept: dict[str, float], updates: int, dots: int) -> None:
+    """Add to the fit's coordinate updates (the same on all ranks) and to this rank's products of columns.
+
+    Products are x_j'r or x_j'x_k; those that all ranks compute alike are counted by rank 0.
+    """
+    kept["updates"] = kept.get("updates", 0.0) + updates
+    kept["dots"] = kept.get("dots", 0.0) + dots
+
+
+def steepest(
+    grad: np.ndarray, coef: np.ndarray, penalty: Penalty, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Places and weights for an exact block: the support (inf), then the largest gradients.
+    """Places and weights: the support (inf) and the largest gradients, at most as many again and `count`.
 
     Variables within half of the threshold come along: the next steps may need them, and a full pass
-    costs more than a few idle columns. `work`, as long as `grad`, is overwritten.
+    costs more than a few idle columns.
     """
-    weights = np.positive(grad, out=work) if penalty.positive else np.abs(grad, out=work)
-    held = np.flatnonzero(coef)
-    weights[held] = np.inf
-    places = strongest(weights, count + 2 * len(held), 0.5 * penalty.lam)
-    return places, weights[places]
+    from . import lasso_kernels as kernels
+
+    floor = 0.5 * penalty.lam
+    sample = grad[:: max(1, len(grad) // _SAMPLE)]
+    if len(sample) >= _SAMPLE:
+        # What is far below the `count` largest is not even looked at again.
+        size = np.sort(sample if penalty.positive else np.abs(sample))
+        floor = max(floor, float(size[-min(len(size), 16 + int(1.25 * count / len(grad) * len(size)))]))
+    nothing = np.empty(0, np.int64), np.empty(0)
+    found = kernels.steep(grad, coef, floor, penalty.positive, *nothing)
+    places, weights = np.empty(found, np.int64), np.empty(found)
+    kernels.steep(grad, coef, floor, penalty.positive, places, weights)
+    return best(places, weights, count)
+
+
+def best(places: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest weights, twice as many as are infinite and `count`, in the order given; no full sort."""
+    most = count + 2 * np.count_nonzero(np.isinf(weights))
+    if len(places) <= most:
+        return places, weights
+    chosen = np.sort(np.argpartition(weights, len(weights) - most)[len(weights) - most :])
+    return places[chosen], weights[chosen]
 
 
 def propose_recent(
@@ -127,9 +159,9 @@ def propose_recent(
 
 
 def block_target(distance: float, kept: dict[str, float], penalty: Penalty, rules: Rules) -> float:
-    """How far to solve a block, in units of n P: well below the last measured distance, not below tol.
+    """How far to solve a block, in units of n P: well below the last known distance, not below tol.
 
-    Once a block's own target explains the measured distance, nothing outside it was missing, and the next
+    Once a block's own target explains that distance, nothing outside it was missing, and the next
     one is solved to the end at once: a full pass costs more than the sweeps it saves.
     """
     final = max(0.3 * rules.tol, 1e-15)  # below that the gap is rounding

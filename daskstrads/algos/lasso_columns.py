@@ -13,9 +13,11 @@ from ..schedule import Plan, Policy, Recency, Report
 from . import lasso_block as block_rules
 from .design import Columns, DenseDesign, SparseDesign, columns_axpy, columns_gram, design, dot, weighted_mean
 from .lasso_block import Piece, Rules
-from .objective import Penalty
+from .objective import Penalty, local_terms
 
 __all__ = ["ColumnPart", "LassoColumns"]
+
+_NEAR = 32  # one column in so many is looked at between measurements
 
 
 class ColumnPart(NamedTuple):
@@ -42,6 +44,7 @@ class _Block(NamedTuple):
 @dataclass
 class _Shard:
     design: DenseDesign | SparseDesign
+    first: bool  # rank 0: it counts what all ranks do alike
     start: int
     mean: np.ndarray  # of this rank's columns
     norms: np.ndarray  # ||z_j||^2
@@ -51,11 +54,11 @@ class _Shard:
     coef: np.ndarray  # this rank's; written by pull
     residual: np.ndarray  # q = t - Z b; replicated, written by pull alone
     recency: Recency
-    # Allocated once (the first two are as long as coef): workers give large temporaries back to the system
-    # and fault them in again.
-    grad: np.ndarray
-    work: np.ndarray
+    # Allocated once: workers give large temporaries back to the system and fault them in again.
+    grad: np.ndarray  # as long as coef
     joined: np.ndarray  # dense columns of the last block
+    near: np.ndarray  # places that may come into play before the next measurement, ascending
+    part: Any = None  # these columns
     kept: dict[str, float] = field(default_factory=dict)
 
 
@@ -64,7 +67,9 @@ class LassoColumns(Program):
 
     measure: the ranks sum their parts of the fit, then each computes the gradient of its own columns.
     update: the ranks gather the scheduled columns, and every rank updates them alike: to the block's
-    optimum, or simultaneously after the dependency check.
+    optimum, or simultaneously after the dependency check. With `near`, each rank then looks at its columns
+    near the threshold again (a working set, as the strong rule of Tibshirani et al. 2012): measurements,
+    which look at all, become few.
     """
 
     replicas = ("residual",)
@@ -88,10 +93,9 @@ class LassoColumns(Program):
         target = scale * (part.y - y_mean)
         recency = Recency(len(norms), rng)
         coef = part.coef.astype(np.float64)
-        grad, work = np.empty_like(norms), np.empty_like(norms)
         return _Shard(
-            operator, part.slab.start, mean, norms, target, scale, y_mean, coef, target.copy(), recency,
-            grad, work, np.empty((0, 0)),
+            operator, rank == 0, part.slab.start, mean, norms, target, scale, y_mean, coef, target.copy(),
+            recency, np.empty_like(norms), np.empty((0, 0)), np.empty(0, np.int64),
         )  # fmt: skip
 
     @staticmethod
@@ -108,9 +112,12 @@ class LassoColumns(Program):
             return Sum(shard.scale * fit)
         if plan.step == "update":
             own = self._own(shard, plan)
-            columns = shard.design.take(
-                own, shard.scale if self.rules.weighted else None, shard.mean if self.rules.centre else None
-            )
+            scale = shard.scale if self.rules.weighted else None
+            mean = shard.mean if self.rules.centre else None
+            if shard.part is None:
+                columns = shard.design.take(own, scale, mean)
+            else:
+                columns = shard.part.take(np.searchsorted(shard.near, own), scale, mean)
             return Gather((own + shard.start, *columns, shard.mean[own], shard.norms[own], shard.coef[own]))
         return None
 
@@ -135,23 +142,36 @@ class LassoColumns(Program):
         return places[(places >= 0) & (places < len(shard.coef))]
 
     def _measured(self, shard: _Shard) -> Report:
-        q, penalty = shard.residual, self.penalty
-        weighted = shard.scale * q
+        penalty, rules = self.penalty, self.rules
+        weighted = self._weighted(shard)
         grad = shard.design.correlate(weighted, shard.grad)
-        grad -= np.multiply(shard.mean, weighted.sum(), out=shard.work)
-        target = shard.target
-        shared = {"rr": dot(q, q), "tr": dot(target, q), "tt": dot(target, target)}
+        if rules.centre:
+            grad -= shard.mean * weighted.sum()
+        shared = self._shared(shard)
+        block_rules.count(shard.kept, 0, len(grad))
         report = block_rules.report(grad, shard.coef, shard.norms, penalty, shared, shard.kept)
-        if self.rules.parallel:
-            block_rules.propose_recent(
-                shard.recency, grad, shard.coef, shard.norms, penalty, self.rules.proposals
-            )
-            places, weights = shard.recency.propose(self.rules.proposals)
+        if not rules.proposals:
+            return report
+        if rules.parallel:
+            block_rules.propose_recent(shard.recency, grad, shard.coef, shard.norms, penalty, rules.proposals)
+            places, weights = shard.recency.propose(rules.proposals)
+        elif rules.near:
+            count = max(len(grad) // _NEAR, 4 * rules.proposals)
+            shard.part = None  # before the next one is made
+            shard.near, weights = block_rules.steepest(grad, shard.coef, penalty, count)
+            shard.part = shard.design.part(shard.near)
+            places, weights = block_rules.best(shard.near, weights, rules.proposals)
         else:
-            places, weights = block_rules.propose_steepest(
-                grad, shard.coef, penalty, self.rules.proposals, shard.work
-            )
+            places, weights = block_rules.steepest(grad, shard.coef, penalty, rules.proposals)
         return report._replace(ids=places + shard.start, weights=weights)
+
+    def _weighted(self, shard: _Shard) -> np.ndarray:
+        return shard.scale * shard.residual if self.rules.weighted else shard.residual
+
+    def _shared(self, shard: _Shard) -> dict[str, float]:
+        """What all ranks know alike."""
+        q, target = shard.residual, shard.target
+        return {"rr": dot(q, q), "tr": dot(target, q), "tt": dot(target, target)}
 
     def _updated(self, shard: _Shard, plan: Plan, block: _Block) -> Report:
         coef = block.coef.copy()
@@ -163,10 +183,25 @@ class LassoColumns(Program):
         places = block.ids[mine] - shard.start
         shard.coef[places] = coef[mine]
         if not self.rules.parallel:
-            return Report(np.empty(0, np.int64), np.empty(0), {})
+            return self._nearby(shard)
         shard.recency.record(places, (coef[mine] - block.coef[mine]) * np.sqrt(block.norms[mine]))
         places, weights = shard.recency.propose(self.rules.proposals)
         return Report(places + shard.start, weights, {})
+
+    def _nearby(self, shard: _Shard) -> Report:
+        """The report as if only the columns that are `near` existed; nothing is proposed without others."""
+        near, penalty = shard.near, self.penalty
+        if shard.part is None:
+            return Report(np.empty(0, np.int64), np.empty(0), {})
+        weighted = self._weighted(shard)
+        grad = shard.part.correlate(weighted)
+        block_rules.count(shard.kept, 0, len(near))
+        if self.rules.centre:
+            grad -= shard.mean[near] * weighted.sum()
+        coef = shard.coef[near]
+        terms = local_terms(grad, coef, shard.norms[near], penalty) | self._shared(shard) | shard.kept
+        found, weights = block_rules.steepest(grad, coef, penalty, self.rules.proposals)
+        return Report(near[found] + shard.start, weights, terms)
 
     def _solve(self, shard: _Shard, block: _Block, coef: np.ndarray, gap: float) -> None:
         """The block's optimum; writes `coef` and the residual."""
@@ -175,12 +210,13 @@ class LassoColumns(Program):
         target = block_rules.block_target(gap, shard.kept, self.penalty, self.rules)
         stop = (*self.penalty, target, block_rules.looks(block.values.size))
         if block.offsets is None:
-            kernels.solve_dense(block.values, block.norms, coef, shard.residual, *stop)
+            looks, visits = kernels.solve_dense(block.values, block.norms, coef, shard.residual, *stop)
         else:
-            kernels.solve_sparse(
+            looks, visits = kernels.solve_sparse(
                 block.values, block.indices, block.offsets, block.mean, block.norms, shard.scale,
                 dot(shard.scale, shard.scale), coef, shard.residual, *stop,
             )  # fmt: skip
+        block_rules.count(shard.kept, visits, shard.first * (visits + (looks + 1) * len(coef)))
 
     def _simultaneous(self, shard: _Shard, block: _Block, coef: np.ndarray) -> None:
         """STRADS' update of the block; writes `coef` and the residual."""
@@ -188,6 +224,7 @@ class LassoColumns(Program):
         gram, grad = columns_gram(columns, block.mean, shard.scale, shard.residual)
         coef[:] = block_rules.simultaneous(gram, block.norms, grad, coef, self.penalty, self.rules.rho)
         columns_axpy(columns, block.mean, shard.scale, block.coef - coef, shard.residual)
+        block_rules.count(shard.kept, np.count_nonzero(coef != block.coef), shard.first * len(coef))
 
 
 def _joined(received: list[Any], shard: _Shard) -> _Block:

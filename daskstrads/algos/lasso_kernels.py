@@ -18,6 +18,12 @@ SWEEPS = 2 * MEMORY  # between two looks at all columns: a look costs about one 
 
 
 @njit(nogil=True, cache=True)
+def entries(offsets, o):
+    """Places of vector o's entries; unsigned, since checking whether one counts from the end costs a third."""
+    return range(np.uint64(offsets[o]), np.uint64(offsets[o + 1]))
+
+
+@njit(nogil=True, cache=True)
 def shrink(z, lam, positive):
     """Soft threshold S(z, lam), its positive part for `positive`."""
     if z > lam:
@@ -41,6 +47,43 @@ def duality_gap(rr, tr, l1, l2, largest, lam, beta, positive):
     s = min(s, bound)
     s = max(s, 0.0 if positive else -bound)
     return 0.5 * full + lam * l1 - s * tr + 0.5 * s * s * full
+
+
+@njit(nogil=True, cache=True)
+def summary(grad, coef, beta, positive):
+    """max |grad - beta b| (nan if there is one; `positive`: without |.|), ||b||_1, ||b||^2, nonzeros of b."""
+    largest, l1, l2 = 0.0, 0.0, 0.0
+    support = 0
+    sane = True
+    for j in range(coef.size):
+        b = coef[j]
+        d = grad[j] - beta * b
+        if not positive:
+            d = abs(d)
+        sane &= d == d
+        largest = max(largest, d)
+        if b != 0.0:
+            l1 += abs(b)
+            l2 += b * b
+            support += 1
+    return largest if sane else np.nan, l1, l2, support
+
+
+@njit(nogil=True, cache=True)
+def steep(grad, coef, floor, positive, places, weights):
+    """Columns in use (weight inf) or with |gradient| above `floor`: their number, and as many as there is
+    room for in `places` and `weights`.
+    """
+    count = 0
+    for j in range(coef.size):
+        g = grad[j] if positive else abs(grad[j])
+        if coef[j] != 0.0:
+            g = np.inf
+        if g > floor:
+            if count < places.size:
+                places[count], weights[count] = j, g
+            count += 1
+    return count
 
 
 @njit(nogil=True, cache=True)
@@ -205,28 +248,32 @@ def dense_jump(columns, coef, residual, active, goal, lam, beta):
 
 @njit(nogil=True, cache=True)
 def solve_dense(columns, norms, coef, residual, lam, beta, positive, target, limit):
-    """Optimum of the block with dense columns (k, n); writes coef (k,) and residual (n,); looks used."""
-    k = coef.size
+    """Optimum of the block with dense columns (k, n); writes coef (k,) and residual (n,).
+
+    Returns the looks used and the visits of single columns in between.
+    """
+    k, visits = coef.size, 0
     grad, places = np.empty(k), np.empty(k, np.int64)
     enough = 0.1 * target
     for look in range(limit):
         dense_gradient(columns, residual, grad)
         gap, count = inspect(grad, coef, norms, square(residual), lam, beta, positive, places)
         if gap <= target or count == 0:
-            return look
+            return look, visits
         active = places[:count]
         iterates, goal = np.empty((MEMORY + 1, count)), np.empty(count)
         for sweep in range(SWEEPS):
             if sweep % MEMORY == 0:
                 pick(coef, active, iterates[0])
             progress = dense_sweep(columns, norms, coef, residual, active, lam, beta, positive)
+            visits += count
             if progress <= enough:
                 enough *= 0.1  # should the next look disagree
                 break
             pick(coef, active, iterates[sweep % MEMORY + 1])
             if (sweep + 1) % MEMORY == 0 and extrapolate(iterates, positive, goal):
                 dense_jump(columns, coef, residual, active, goal, lam, beta)
-    return limit
+    return limit, visits
 
 
 @njit(nogil=True, cache=True)
@@ -249,13 +296,13 @@ def sparse_sweep(
         if curvature == 0.0:
             continue
         s = shift * total * mean[t]
-        for e in range(offsets[t], offsets[t + 1]):
-            s += values[e] * residual[indices[e]]
+        for e in entries(offsets, t):
+            s += values[e] * residual[np.uint64(indices[e])]
         step = shrink(s + norms[t] * coef[t], lam, positive) / curvature - coef[t]
         if step != 0.0:
             coef[t] += step
-            for e in range(offsets[t], offsets[t + 1]):
-                residual[indices[e]] -= step * values[e]
+            for e in entries(offsets, t):
+                residual[np.uint64(indices[e])] -= step * values[e]
             if 2 * (offsets[t + 1] - offsets[t]) > residual.size:
                 # A well-filled column may have a large mean, and postponing that would cost digits.
                 settle(residual, step * mean[t], scale)
@@ -276,8 +323,8 @@ def sparse_jump(values, indices, offsets, mean, scale, coef, residual, active, g
         step = goal[a] - coef[t]
         there[t] = goal[a]
         shift += step * mean[t]
-        for e in range(offsets[t], offsets[t + 1]):
-            moved[indices[e]] -= step * values[e]
+        for e in entries(offsets, t):
+            moved[np.uint64(indices[e])] -= step * values[e]
     settle(moved, shift, scale)
     before = 0.5 * square(residual) + penalty(coef, lam, beta)
     if 0.5 * square(moved) + penalty(there, lam, beta) < before:
@@ -293,9 +340,10 @@ def solve_sparse(
 
     `scale` is the square root of the rows' weights, `total` their sum. The residual's part along `scale`
     is kept as one number: q = residual + shift * scale, and scale'q = 0 throughout, so
-    z_j'q = x_j'residual + shift * total * mean_j. On return `residual` is q itself; looks used.
+    z_j'q = x_j'residual + shift * total * mean_j. On return `residual` is q itself. Returns the looks used
+    and the visits of single columns in between.
     """
-    k = coef.size
+    k, visits = coef.size, 0
     grad, places = np.empty(k), np.empty(k, np.int64)
     enough = 0.1 * target
     centred = False
@@ -309,12 +357,12 @@ def solve_sparse(
             settle(residual, -along / total, scale)
         for t in range(k):
             s = 0.0
-            for e in range(offsets[t], offsets[t + 1]):
-                s += values[e] * residual[indices[e]]
+            for e in entries(offsets, t):
+                s += values[e] * residual[np.uint64(indices[e])]
             grad[t] = s
         gap, count = inspect(grad, coef, norms, square(residual), lam, beta, positive, places)
         if gap <= target or count == 0:
-            return look
+            return look, visits
         active = places[:count]
         iterates, goal = np.empty((MEMORY + 1, count)), np.empty(count)
         shift = 0.0
@@ -325,6 +373,7 @@ def solve_sparse(
                 values, indices, offsets, mean, norms, scale, total,
                 coef, residual, shift, active, lam, beta, positive,
             )  # fmt: skip
+            visits += count
             if progress <= enough:
                 enough *= 0.1  # should the next look disagree
                 break
@@ -334,7 +383,7 @@ def solve_sparse(
                 shift = 0.0
                 sparse_jump(values, indices, offsets, mean, scale, coef, residual, active, goal, lam, beta)
         settle(residual, shift, scale)
-    return limit
+    return limit, visits
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -380,8 +429,11 @@ def gram_jump(gram, grad, coef, active, goal, lam, beta):
 
 @njit(nogil=True, cache=True)
 def solve_gram(gram, norms, grad, coef, rr, lam, beta, positive, target, limit):
-    """Optimum of the block from its Gram matrix (k, k) and gradient z'q; writes coef, grad; new ||q||^2."""
-    places = np.empty(coef.size, np.int64)
+    """Optimum of the block from its Gram matrix (k, k) and gradient z'q; writes coef and grad.
+
+    Returns the new ||q||^2 and the visits of single columns.
+    """
+    places, visits = np.empty(coef.size, np.int64), 0
     enough = 0.1 * target
     for _look in range(limit):
         gap, count = inspect(grad, coef, norms, rr, lam, beta, positive, places)
@@ -394,10 +446,11 @@ def solve_gram(gram, norms, grad, coef, rr, lam, beta, positive, target, limit):
                 pick(coef, active, iterates[0])
             progress, change = gram_sweep(gram, norms, grad, coef, active, lam, beta, positive)
             rr += change
+            visits += count
             if progress <= enough:
                 enough *= 0.1  # should the next look disagree
                 break
             pick(coef, active, iterates[sweep % MEMORY + 1])
             if (sweep + 1) % MEMORY == 0 and extrapolate(iterates, positive, goal):
                 rr += gram_jump(gram, grad, coef, active, goal, lam, beta)
-    return rr
+    return rr, visits

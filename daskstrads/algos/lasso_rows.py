@@ -32,6 +32,7 @@ class RowPart(NamedTuple):
 @dataclass
 class _Shard:
     design: DenseDesign | SparseDesign
+    first: bool  # rank 0: it counts what all ranks do alike
     y: np.ndarray
     weight: np.ndarray
     moments: tuple  # (sum of weights, y's mean and spread, X's means and spreads) of this rank's rows
@@ -84,7 +85,8 @@ class LassoRows(Program):
         moments = (total, y_mean, y_spread, mean, spread)
         recency = Recency(share.stop - share.start, rng)
         coef = part.coef.astype(np.float64)
-        return _Shard(operator, part.y, part.weight, moments, share, recency, coef, np.empty(0))
+        first = rank == 0
+        return _Shard(operator, first, part.y, part.weight, moments, share, recency, coef, np.empty(0))
 
     @staticmethod
     def warm() -> None:
@@ -96,18 +98,19 @@ class LassoRows(Program):
         if plan.step == "prepare":
             return Gather(shard.moments)
         if plan.step == "measure":
-            weighted = self._weighted_residual(shard)
+            grad = self._gradient(shard)
+            weighted = shard.weight * shard.residual
             rr = dot(weighted, shard.residual)
             tr = dot(weighted, shard.y - shard.y_mean)
-            return Sum(np.concatenate([shard.design.correlate(weighted), [weighted.sum(), rr, tr]]))
+            return Sum(np.concatenate([grad, [weighted.sum(), rr, tr]]))
         new, held = self._columns(shard, plan)
         if not len(new):
             return None
-        gram = Sum(shard.design.gram(new, held, shard.weight, shard.mean))
+        gram = Sum(shard.design.gram(new, held, shard.weight, shard.mean, shard.moments[3]))
         if shard.measured:
             return (gram,)
-        weighted = self._weighted_residual(shard)
-        return gram, Sum(np.append(shard.design.correlate(weighted)[new], weighted.sum()))
+        grad = self._gradient(shard)[new]
+        return gram, Sum(np.append(grad, dot(shard.weight, shard.residual)))
 
     def pull(self, shard: _Shard, plan: Plan, received: Any, sent: Any) -> Report | None:
         """Commit the coefficients; report on this rank's share of the variables."""
@@ -120,6 +123,7 @@ class LassoRows(Program):
             shard.rr, shard.measured = rr, True
             return self._measured(shard, tr)
         if received is not None:
+            block_rules.count(shard.kept, 0, shard.first * received[0].size)
             self._hold(shard, plan, *received)
         return self._updated(shard, plan)
 
@@ -142,28 +146,31 @@ class LassoRows(Program):
         held = np.flatnonzero(shard.coef[shard.share]) + shard.share.start
         return Piece(held, shard.coef[held], dot(shard.mean[held], shard.coef[held]), shard.y_mean)
 
-    def _weighted_residual(self, shard: _Shard) -> np.ndarray:
-        """weight * residual; the residual afresh from the data, so that no rounding piles up."""
-        if shard.stale:
-            support = np.flatnonzero(shard.coef)
-            fit = shard.design.combine(support, shard.coef[support])
-            fit -= dot(shard.mean[support], shard.coef[support])
-            shard.residual = (shard.y - shard.y_mean) - fit
-            shard.stale = False
-        return shard.weight * shard.residual
+    def _gradient(self, shard: _Shard) -> np.ndarray:
+        """X' (weight * residual); the residual afresh from the data, so that no rounding piles up."""
+        if not shard.stale:
+            return shard.design.correlate(shard.weight * shard.residual)
+        support = np.flatnonzero(shard.coef)
+        shard.residual = shard.y - shard.y_mean
+        shard.stale = False
+        if not len(support):
+            return shard.design.correlate(shard.weight * shard.residual)
+        shard.residual += dot(shard.mean[support], shard.coef[support])
+        return shard.design.refresh(support, shard.coef[support], shard.weight, shard.residual)
 
     def _measured(self, shard: _Shard, tr: float) -> Report:
         share, penalty, rules = shard.share, self.penalty, self.rules
         grad, coef, norms = shard.grad[share], shard.coef[share], shard.norms[share]
         shared = {"rr": shard.rr, "tr": tr, "tt": shard.tt}
+        block_rules.count(shard.kept, 0, shard.first * len(shard.grad))
         report = block_rules.report(grad, coef, norms, penalty, shared, shard.kept)
+        if not rules.proposals:
+            return report
         if rules.parallel:
             block_rules.propose_recent(shard.recency, grad, coef, norms, penalty, rules.proposals)
             places, weights = shard.recency.propose(rules.proposals)
         else:
-            places, weights = block_rules.propose_steepest(
-                grad, coef, penalty, rules.proposals, np.empty_like(grad)
-            )
+            places, weights = block_rules.steepest(grad, coef, penalty, rules.proposals)
         return report._replace(ids=places + share.start, weights=weights)
 
     def _columns(self, shard: _Shard, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
@@ -198,11 +205,13 @@ class LassoRows(Program):
         grad, coef = shard.grad[block], before.copy()
         if self.rules.parallel:
             coef = block_rules.simultaneous(gram, norms, grad, coef, penalty, self.rules.rho)
+            block_rules.count(shard.kept, np.count_nonzero(coef != before), 0)
         else:
             target = block_rules.block_target(plan.gap, shard.kept, penalty, self.rules)
-            kernels.solve_gram(
+            _, visits = kernels.solve_gram(
                 gram, norms, grad.copy(), coef, shard.rr, *penalty, target, block_rules.looks(gram.size)
             )
+            block_rules.count(shard.kept, visits, 0)
         step = coef - before
         moved = np.flatnonzero(step)
         fall = np.einsum("ij,j->i", shard.gram[:, places[moved]], step[moved])

@@ -25,13 +25,6 @@ class Penalty(NamedTuple):
     beta: float
     positive: bool
 
-    def largest(self, grad: np.ndarray, coef: np.ndarray) -> float:
-        """Largest entry of the dual constraint: max |grad - beta coef|, without |.| when positive."""
-        if not len(grad):
-            return 0.0
-        slope = grad - self.beta * coef if self.beta else grad
-        return max(0.0, float(slope.max() if self.positive else max(slope.max(), -slope.min())))
-
     def violation(self, grad: np.ndarray, coef: np.ndarray, norms: np.ndarray) -> float:
         """Largest |cosine| between a column and the residual that optimality at alpha = 0 forbids."""
         slope = grad - self.beta * coef
@@ -42,13 +35,10 @@ class Penalty(NamedTuple):
 
 def local_terms(grad: np.ndarray, coef: np.ndarray, norms: np.ndarray, penalty: Penalty) -> dict[str, float]:
     """A rank's terms over its own variables: maxima and sums that `gap_of` combines."""
-    held = coef[np.flatnonzero(coef)]
-    terms = {
-        "largest": penalty.largest(grad, coef),
-        "l1": float(np.abs(held).sum()),
-        "l2": dot(held, held),
-        "support": float(len(held)),
-    }
+    from . import lasso_kernels
+
+    summary = lasso_kernels.summary(grad, coef, penalty.beta, penalty.positive)
+    terms = dict(zip(("largest", "l1", "l2", "support"), map(float, summary), strict=True))
     if penalty.lam == 0:
         slope = np.maximum(grad, 0.0) if penalty.positive else grad
         terms["grad_sq"] = dot(slope, slope)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +97,18 @@ def check_program(program: Any) -> None:
         if isinstance(found, type):
             raise TypeError(f"{name}.{method} is the class {found.__name__}; call it first")
         try:
-            inspect.signature(found).bind(*arguments)
+            _signature(found).bind(*arguments)
         except (TypeError, ValueError) as error:  # ValueError: a method without even self
             raise TypeError(f"{name}.{method} must take ({', '.join(arguments)}): {error}") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _bound_signature(function: Any) -> inspect.Signature:
+    return inspect.signature(types.MethodType(function, object()))
+
+
+def _signature(method: Any) -> inspect.Signature:
+    """The signature of a method, looked up once a function: it takes longer than a round of a small fit."""
+    if inspect.ismethod(method) and inspect.isfunction(method.__func__):
+        return _bound_signature(method.__func__)
+    return inspect.signature(method)

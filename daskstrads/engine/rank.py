@@ -41,7 +41,7 @@ class Rank:
         """Make the shard."""
         rng = np.random.default_rng([self.seed, self.place])
         self.shard = self.program.init(part, self.place, self.size, rng)
-        self.checksum = _checksum(self.program, self.shard)
+        self.checksum = self._checksum()
         self.phase = "schedule"
 
     def told(self, plan: Any, reports: list[Any] | None) -> None:
@@ -63,9 +63,12 @@ class Rank:
         # Frozen: a policy reads it while this rank goes on writing to its shard.
         self.report = freeze(self.program.pull(self.shard, self.plan, received, self.sent))
         self.sent = None
-        self.checksum = _checksum(self.program, self.shard)
+        self.checksum = self._checksum()
         self.round += 1
         self.phase = "schedule"
+
+    def _checksum(self) -> int:
+        return _checksum(self.program, self.shard) if self.size > 1 or self.round == 0 else 0
 
     def compare(self, checksums: list[int]) -> None:
         """Raise RuntimeError when the ranks' replicas differ; names the ranks."""

@@ -218,7 +218,9 @@ class Certified(Policy):
 
     `distance(reports)` turns the reports of a "measure" round into the distance from the optimum; the run
     stops when it is at most `target`, when it is no longer finite, when `patience` measurements have brought
-    nothing, or after `max_measures` measurements beyond the first.
+    nothing, or after `max_measures` measurements beyond the first. With a `share`, the reports of updates
+    tell a distance too, of what they looked at: the next measurement is due once that is at most `share` of
+    the last measured one (or half of `target`), or when they propose nothing.
     """
 
     def __init__(
@@ -230,14 +232,16 @@ class Certified(Policy):
         every: int = 1,
         max_measures: int = 1000,
         patience: int = 50,
+        share: float = 0.0,
     ):
         self.inner, self.distance, self.target = inner, distance, target
-        self.every, self.max_measures, self.patience = every, max_measures, patience
+        self.every, self.max_measures, self.patience, self.share = every, max_measures, patience, share
         self._restart()
 
     def _restart(self) -> None:
         self._step, self._gap, self._measures, self._updates = "", np.inf, 0, 0
         self._best, self._best_at = np.inf, 0
+        self._measured, self._since = np.inf, 0
 
     def begin(self, size: int, seed: int) -> Certified:
         """Fresh copy for one run."""
@@ -250,6 +254,8 @@ class Certified(Policy):
         """What follows a measurement depends on it; an update may follow another as the inner policy says."""
         if round < 2 or self._step != "update":
             return round >= 2
+        if self.share:
+            return self._since < self.every
         return self._updates % self.every != 0 and self.inner.waits(self._updates)
 
     def __call__(self, round: int, reports: list[Report] | None) -> Plan | None:
@@ -261,20 +267,34 @@ class Certified(Policy):
         if self._step == "measure":
             assert reports is not None
             self._measures += 1
-            self._gap = self.distance(reports)
+            self._gap = self._measured = self.distance(reports)
+            self._since = 0
             if not self._gap > self.target or not np.isfinite(self._gap):
                 return None
             if self._gap < self._best:
                 self._best, self._best_at = self._gap, self._measures
             if self._measures > self.max_measures or self._measures - self._best_at >= self.patience:
                 return None
-        elif self._updates % self.every == 0:
+        elif self._due(reports):
             return self._plan("measure")
         block = self.inner(self._updates, reports)
         if block is None or len(block) == 0:
             return None if self._step == "measure" else self._plan("measure")
         self._updates += 1
+        self._since += 1
         return self._plan("update", block)
+
+    def _due(self, reports: list[Report] | None) -> bool:
+        """Whether the next round, after an update, is a measurement."""
+        if not self.share:
+            return self._updates % self.every == 0
+        if self._since >= self.every or reports is None or not any(len(report.ids) for report in reports):
+            return True
+        left = self.distance(reports)
+        if not left > max(0.5 * self.target, self.share * self._measured) or not np.isfinite(left):
+            return True
+        self._gap = left
+        return False
 
     def _plan(self, step: str, block: np.ndarray | None = None) -> Plan:
         self._step = step

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskstrads.algos import design_kernels, lasso_kernels
+from daskstrads.algos import design_kernels, gram_kernels, lasso_kernels
 from daskstrads.algos.design import DenseDesign, SparseDesign, columns_axpy, columns_gram
 from daskstrads.partition import split
 
@@ -78,12 +78,21 @@ def test_dense_products(drawn, pad):
     out = np.full(p, np.nan)
     design_kernels.dense_dots(flat, stride, n, v, out)
     close(out, X.T.astype(float) @ v)
+    ids = frozen(rng.permutation(p)[: rng.integers(0, p + 1)])
+    out = np.full(len(ids), np.nan)
+    design_kernels.dense_dots_at(flat, stride, n, ids, v, out)
+    close(out, X[:, ids].T.astype(float) @ v)
     flat, stride = flat_of(X, "C", pad)
     out = np.ones(p)
     design_kernels.dense_axpys(flat, stride, p, v, out)
     close(out, 1 + X.T.astype(float) @ v)
-    ids = frozen(rng.permutation(p)[: rng.integers(0, p + 1)])
-    flat, stride = flat_of(X, "C", pad)
+    out = np.ones(len(ids))
+    design_kernels.dense_axpys_at(flat, stride, ids, v, out)
+    close(out, 1 + X[:, ids].T.astype(float) @ v)
+    weight, residual, grad = frozen(rng.random(n)), np.ones(n), np.ones(p)
+    design_kernels.dense_refresh(flat, stride, p, ids, frozen(b[ids]), weight, residual, grad)
+    close(residual, 1 - X[:, ids].astype(float) @ b[ids])
+    close(grad, 1 + X.T.astype(float) @ (weight * residual))
     out = np.ones(n)
     design_kernels.dense_pick_dots(flat, stride, n, ids, frozen(b[ids]), out)
     close(out, 1 + X[:, ids].astype(float) @ b[ids])
@@ -105,13 +114,17 @@ def test_moments(drawn, centre, pad):
     design_kernels.dense_moments_across(flat, stride, n, weight, centre, *got[0])
     flat, stride = flat_of(X, "C", pad)
     design_kernels.dense_moments_along(flat, stride, n, weight, centre, *got[1])
-    design_kernels.sparse_moments_across(*compressed(X, 1), weight, centre, *got[2])
+    design_kernels.sparse_moments_across(*compressed(X, 1), weight, False, centre, *got[2])
     design_kernels.sparse_moments_along(*compressed(X, 0), weight, centre, *got[3])
     scale = weight @ np.asarray(X, float) ** 2 + 1e-300
     for mean, spread in got:
         close(mean, want[0])
         assert (np.abs(spread - want[1]) <= 1e-12 * scale).all()
         assert (spread >= -1e-12 * scale).all()
+    design_kernels.sparse_moments_across(*compressed(X, 1), frozen(np.ones(n)), True, centre, *got[2])
+    want = centred(X, np.ones(n), centre)
+    close(got[2][0], want[0])
+    assert (np.abs(got[2][1] - want[1]) <= 1e-12 * (np.asarray(X, float) ** 2).sum(axis=0) + 1e-300).all()
 
 
 @pytest.mark.parametrize("kind", ["across", "along"])
@@ -126,9 +139,10 @@ def test_moments_of_a_bad_entry_are_not_finite(bad, sparse, kind):  # case 10: f
     else:
         arrays = *flat_of(X, "F" if kind == "across" else "C", 0), 10
     kernel = getattr(design_kernels, f"{'sparse' if sparse else 'dense'}_moments_{kind}")
-    with np.errstate(invalid="ignore"):  # numpy warns where the kernel runs without JIT
-        kernel(*arrays, weight, True, mean, spread)
-    assert list(np.isfinite(spread)) == [True, True, True, False, True]
+    for uniform in [(True,), (False,)] if sparse and kind == "across" else [()]:
+        with np.errstate(invalid="ignore"):  # numpy warns where the kernel runs without JIT
+            kernel(*arrays, weight, *uniform, True, mean, spread)
+        assert list(np.isfinite(spread)) == [True, True, True, False, True]
 
 
 @FEW
@@ -145,7 +159,14 @@ def test_sparse_products_and_take(drawn, axis):
     out = np.ones(n)
     design_kernels.sparse_axpys(*arrays, b, out)
     close(out, 1 + dense @ b)
+    weight, residual, grad = frozen(rng.random(p)), np.ones(p), np.ones(n)
+    design_kernels.sparse_refresh(*arrays, v, weight, residual, grad)
+    close(residual, 1 - dense.T @ v)
+    close(grad, 1 + dense @ (weight * residual))
     ids = frozen(rng.permutation(p)[: rng.integers(0, p + 1)])
+    out = np.full(len(ids), np.nan)
+    design_kernels.sparse_dots_at(*arrays, ids, v, out)
+    close(out, dense[:, ids].T @ v)
     out = np.ones(n)
     design_kernels.sparse_pick_axpys(*arrays, ids, frozen(b[ids]), out)
     close(out, 1 + dense[:, ids] @ b[ids])
@@ -190,24 +211,30 @@ def test_dense_gram_adds_to_what_is_there(n):
             continue
         B = rng.standard_normal((old + k, n))
         gram = np.ones((k, old + k))
-        design_kernels.dense_gram(*frozen(B[old:], B), old, gram)
+        gram_kernels.dense_gram(*frozen(B[old:], B), old, gram)
         close(below(gram, old), below(1 + B[old:] @ B.T, old))
 
 
 @FEW
-@given(matrices())
-def test_rows_gram(drawn):
+@given(matrices(), st.sampled_from([0, 3]))
+def test_gram_of_rows(drawn, pad):
     X, weight, rng = drawn
     p = X.shape[1]
     held = rng.permutation(p)[: rng.integers(0, p + 1)]
     old = int(rng.integers(0, len(held) + 1))
     new = held[old:]
-    place_new, place_held = np.full(p, -1), np.full(p, -1)
-    place_new[new], place_held[held] = np.arange(len(new)), np.arange(len(held))
+    place = np.full(p, -1, np.int32)
+    place[held] = np.arange(len(held))
     gram = np.ones((len(new), len(held)))
-    design_kernels.rows_gram(*compressed(X, 0), *frozen(weight, place_new, place_held), old, gram)
+    gram_kernels.rows_gram(*compressed(X, 0), *frozen(weight, place), old, gram)
     dense = X.astype(float)
     close(below(gram, old), below(1 + (dense[:, new] * weight[:, None]).T @ dense[:, held], old))
+    mean = rng.standard_normal(p)
+    flat, stride = flat_of(X, "C", pad)
+    gram = np.ones((len(new), len(held)))
+    gram_kernels.dense_rows_gram(flat, stride, *frozen(held, mean[held], weight), old, gram)
+    Z = dense - mean
+    close(below(gram, old), below(1 + (Z[:, new] * weight[:, None]).T @ Z[:, held], old))
 
 
 @FEW
@@ -222,7 +249,7 @@ def test_compressed_gram(drawn):
     total = scale @ scale
     mean = frozen(scale @ scaled / total if total > 0 else np.zeros(p))
     work, gram = np.zeros(n), np.full((p, p), np.nan)
-    design_kernels.compressed_gram(values, indices, offsets, mean, total, work, gram)
+    gram_kernels.compressed_gram(values, indices, offsets, mean, total, work, gram)
     Z = scaled - np.outer(scale, mean)
     np.testing.assert_allclose(gram, Z.T @ Z, atol=1e-12 * (1 + np.square(scaled).sum(axis=0).max()))
     np.testing.assert_array_equal(gram, gram.T)
@@ -262,7 +289,7 @@ def test_operator(layout, dtype):
     Z = np.sqrt(weight)[:, None] * (X - mean)
     if layout != "csc":
         new, held = np.array([1, 5]), np.array([6, 0, 3, 1, 5])  # the new ones last
-        close(operator.gram(new, held, weight, mean), Z[:, new].T @ Z[:, held])
+        close(operator.gram(new, held, weight, mean, mean), Z[:, new].T @ Z[:, held])
     if layout != "csr":
         root = np.sqrt(weight)
         columns = operator.take(ids, root, mean)
@@ -351,19 +378,19 @@ def test_solvers_find_the_block_s_optimum(lam, beta, positive, weighted):
     want, residual = coordinate_descent(Z, q, coef, lam, beta, positive, 2000)
     stop = (lam, beta, positive, 1e-13, 10_000)
     b, r = coef.copy(), q.copy()
-    looks = lasso_kernels.solve_dense(*frozen(np.ascontiguousarray(Z.T), norms), b, r, *stop)
+    looks, _ = lasso_kernels.solve_dense(*frozen(np.ascontiguousarray(Z.T), norms), b, r, *stop)
     assert 0 < looks < 1000
     close(r, q - Z @ (b - coef))
     np.testing.assert_allclose(b, want, atol=1e-5)
     b, r = coef.copy(), q.copy()
     arrays = compressed(scale[:, None] * X, 1)
     means, normed, scales = frozen(mean, norms, scale)
-    looks = lasso_kernels.solve_sparse(*arrays, means, normed, scales, scale @ scale, b, r, *stop)
+    looks, _ = lasso_kernels.solve_sparse(*arrays, means, normed, scales, scale @ scale, b, r, *stop)
     assert 0 < looks < 1000
     close(r, q - Z @ (b - coef))
     np.testing.assert_allclose(b, want, atol=1e-5)
     b, grad = coef.copy(), Z.T @ q
-    rr = lasso_kernels.solve_gram(*frozen(Z.T @ Z, norms), grad, b, q @ q, *stop)
+    rr, _ = lasso_kernels.solve_gram(*frozen(Z.T @ Z, norms), grad, b, q @ q, *stop)
     close(grad, Z.T @ (q - Z @ (b - coef)))
     close(rr, np.sum((q - Z @ (b - coef)) ** 2))
     np.testing.assert_allclose(b, want, atol=1e-5)
@@ -375,12 +402,12 @@ def test_a_solver_that_is_cut_short_leaves_the_residual_right(limit):
     X, scale, mean, Z, norms, coef, q = block(1)
     stop = (0.3, 0.0, False, 0.0, limit)  # a target that is never reached
     b, r = coef.copy(), q.copy()
-    assert lasso_kernels.solve_dense(*frozen(np.ascontiguousarray(Z.T), norms), b, r, *stop) == limit
+    assert lasso_kernels.solve_dense(*frozen(np.ascontiguousarray(Z.T), norms), b, r, *stop)[0] == limit
     close(r, q - Z @ (b - coef))
     b, r = coef.copy(), q.copy()
     arrays = compressed(scale[:, None] * X, 1)
     means, normed, scales = frozen(mean, norms, scale)
-    assert lasso_kernels.solve_sparse(*arrays, means, normed, scales, scale @ scale, b, r, *stop) == limit
+    assert lasso_kernels.solve_sparse(*arrays, means, normed, scales, scale @ scale, b, r, *stop)[0] == limit
     close(r, q - Z @ (b - coef))
     if limit:
         assert (b != coef).any()
