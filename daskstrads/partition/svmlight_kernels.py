@@ -54,9 +54,10 @@ def _product(a, b):
 
 @njit(nogil=True, cache=True)
 def _scaled(w, q):
-    """w 10^q, rounded to the nearest float64, for 0 < w < 2^64; and whether that could be decided here.
+    """w 10^q, rounded to the nearest float64, for 0 < w < 2^64; False where that is denormal or huge.
 
-    Eisel and Lemire's algorithm (Lemire, Number Parsing at a Gigabyte per Second, 2021, sec. 5).
+    Eisel and Lemire's algorithm (Lemire, Number Parsing at a Gigabyte per Second, 2021, sec. 5); 128 bits of
+    5^q are always enough (Mushtak and Lemire, Fast Number Parsing Without Fallback, 2023).
     """
     zeros = ZERO
     for i in range(STEPS.size):
@@ -70,8 +71,6 @@ def _scaled(w, q):
         carried = more > ALL - low
         low = more - (ALL - low) - ONE if carried else low + more
         high += ONE if carried else ZERO
-    if low == ALL and not -27 <= q <= 55:
-        return 0.0, False
     upper = high >> TOP
     shift = upper + np.uint64(9)
     mantissa = high >> shift

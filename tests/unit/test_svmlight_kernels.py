@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from daskstrads.partition.svmlight_kernels import number, read_lines
+from daskstrads.partition.svmlight_kernels import FIVES, LEAST, MOST, number, read_lines
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -43,6 +43,8 @@ def test_a_float_as_it_is_written(x, style):
 @example(mantissa=2**53 + 3, exponent=0)  # up
 @example(mantissa=(2**54 + 2) * 5, exponent=-1)
 @example(mantissa=2**54 - 1, exponent=0)  # rounds up to a power of two
+@example(mantissa=3718573326824363, exponent=6)  # just above half way
+@example(mantissa=88506582771257239, exponent=14)
 @example(mantissa=9007199254740993, exponent=23)
 @example(mantissa=89255, exponent=-22)
 @example(mantissa=17976931348623157, exponent=292)
@@ -55,6 +57,26 @@ def test_whole_numbers_times_powers_of_ten(mantissa, exponent):
         assert not 1e-307 < float(token) < 8e307
     else:
         assert found == bits(token)
+
+
+def test_mantissas_of_all_lengths():
+    rng = np.random.default_rng(0)  # one in 512 needs the lower half of the power of five
+    for bits_kept, exponent in zip(rng.integers(1, 64, 4000), rng.integers(-40, 40, 4000), strict=True):
+        token = f"{rng.integers(2**63) >> (63 - bits_kept)}e{exponent}"
+        assert parsed(token)[0] == bits(token), token
+
+
+def test_the_powers_of_five():
+    for q, (high, low) in zip(range(LEAST, MOST + 1), FIVES.tolist(), strict=True):
+        kept = (high << 64) + low
+        assert kept.bit_length() == 128
+        power, divisor = (5**q, 1) if q >= 0 else (1, 5**-q)
+        shift = 128 - power.bit_length() + divisor.bit_length()  # 2^127 < power 2^shift / divisor < 2^129
+        power <<= max(shift, 0)
+        divisor <<= max(-shift, 0)
+        divisor *= 2 if power >= divisor << 128 else 1
+        whole, rest = divmod(power, divisor)
+        assert kept == whole + (1 if -27 <= q < 0 and rest else 0)
 
 
 @pytest.mark.parametrize(
