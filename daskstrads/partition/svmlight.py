@@ -162,8 +162,7 @@ def _damage(line: bytes, base: int, stop: int) -> str:
                 "pass zero_based=True if all the files count from 0"
             )
         if column >= stop:
-            most = stop - 1
-            return f"column index {column}, but with n_features={stop - base} {most} is the largest"
+            return f"column index {column} is beyond n_features={stop - base}, counted from {base}"
         if column <= last:
             return f"column index {column} after {last}: the indices of a line must rise"
         if not _is_number(value):

@@ -185,13 +185,15 @@ def test_text_without_colons_is_an_error_not_large_columns(write):
 
 def test_an_index_beyond_n_features(write):
     path = write(b"1 1:1\n1 6:1\n")
-    with pytest.raises(ValueError, match="line 2: column index 6, but with n_features=5 5 is the largest"):
+    with pytest.raises(ValueError, match="line 2: column index 6 is beyond n_features=5, counted from 1"):
         both(path, 5)
     assert both(path, 6)[0].shape == (2, 6)
-    with pytest.raises(ValueError, match="line 2: column index 6, but with n_features=6 5 is the largest"):
+    with pytest.raises(ValueError, match="line 2: column index 6 is beyond n_features=6, counted from 0"):
         both(path, 6, zero_based=True)
     other = write(b"1 0:1\n", "other.svm")
-    with pytest.raises(ValueError, match=r"train\.svm, line 2: column index 6, but with n_features=6"):
+    with pytest.raises(
+        ValueError, match=r"train\.svm, line 2: column index 6 is beyond n_features=6, counted from 0"
+    ):
         read_svmlight([other, path], 6, zero_based="auto")  # the files are read: here
 
 
