@@ -48,7 +48,10 @@ class Span:
 
 
 class Lines(NamedTuple):
-    """Rows of some lines, `columns` from 0 on, and the smallest and largest index as written (-1: none)."""
+    """Rows of some lines, `columns` from 0 on, and the smallest and largest index as written (-1: none).
+
+    The arrays are buffers that the next lines are written to.
+    """
 
     labels: np.ndarray
     offsets: np.ndarray
@@ -101,11 +104,12 @@ def block(span: Span, base: int, width: int, dtype: np.dtype) -> tuple[sp.csr_ma
 
 def _lines(span: Span, text: bytes, base: int, stop: int) -> Iterator[Lines]:
     """The span's `text` piece by piece, indices in [base, stop)."""
-    for start, end in _cuts(text):
-        rows, entries = text.count(b"\n", start, end), text.count(b":", start, end)
-        labels, offsets = np.empty(rows), np.empty(rows + 1, np.int64)
-        columns, values = np.empty(entries, np.int64), np.empty(entries)
-        odd = np.empty((rows + entries, 3), np.int64)
+    cuts = list(_cuts(text))
+    # A number takes two bytes at least. What is never written to costs nothing, the rest stays in the cache.
+    most = max((end - start for start, end in cuts), default=0) // 2
+    labels, offsets = np.empty(most), np.empty(most + 1, np.int64)
+    columns, values, odd = np.empty(most, np.int64), np.empty(most), np.empty((most, 3), np.int64)
+    for start, end in cuts:
         piece = np.frombuffer(text, np.uint8, end - start, start)
         row, entry, n_odd, smallest, largest, damaged = read_lines(
             piece, base, stop, labels, offsets, columns, values, odd

@@ -190,7 +190,7 @@ def read_lines(text, base, stop, labels, offsets, columns, values, odd):
     """Fill in the rows of svmlight lines; indices must rise within a line and be in [base, stop).
 
     `text` (uint8) ends with a newline. Written: `labels` and `offsets` (one more) a row; `columns`
-    (index - base) and `values` an entry; `odd` (rows + entries, 3) the numbers that are left to float():
+    (index - base) and `values` an entry; `odd` (..., 3) the numbers that are left to float():
     entry, or -1 - row for a label; start; end. Returns rows, entries, odd numbers, the smallest and the
     largest index (-1: none), and the place of the first damaged token (-1: none), where reading ends.
     """
