@@ -21,6 +21,7 @@ _HOMES = {
     "Stream": "sparse_reduce",
     "Sum": "engine.program",
     "launch": "engine.run",
+    "read_svmlight": "partition.svmlight_dask",
     "run": "engine.run",
 }
 
@@ -39,6 +40,7 @@ __all__ = [
     "Stream",
     "Sum",
     "launch",
+    "read_svmlight",
     "run",
 ]
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from .algos.lasso import ElasticNet, Lasso
     from .engine.program import Gather, Program, Rotate, Scatter, Sum
     from .engine.run import Run, launch, run
+    from .partition.svmlight_dask import read_svmlight
     from .schedule import DynamicPriority, Report, Rotation, RoundRobin
     from .sparse_reduce import Stream
 

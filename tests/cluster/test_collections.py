@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from daskstrads import ElasticNet, Lasso
+from daskstrads import ElasticNet, Lasso, read_svmlight
 
 
 def problem(shape):
@@ -101,6 +101,26 @@ def test_without_a_client_it_is_computed_here():
     X, y = problem((120, 20))
     model = Lasso(0.05, n_shards=2).fit(da.from_array(X, chunks=50), da.from_array(y, chunks=50))
     np.testing.assert_array_equal(model.coef_, Lasso(0.05, n_shards=2).fit(X, y).coef_)
+
+
+def test_svmlight_files_are_read_by_the_workers(client, tmp_path):
+    X, y = problem((120, 20))
+    lines = [
+        repr(label) + "".join(f" {j + 1}:{row[j]!r}" for j in range(20) if row[j]) + "\n"
+        for label, row in zip(y.tolist(), X.tolist(), strict=True)
+    ]
+    for part in range(2):
+        (tmp_path / f"{part}.svm").write_text("".join(lines[part * 60 : (part + 1) * 60]))
+    wanted = fitted(Lasso(0.05, tol=1e-10, n_shards=2).fit(X, y))[0]
+    for n_features in (None, 20):  # rows known and unknown
+        blocks, labels = read_svmlight(tmp_path / "*.svm", n_features, blocksize=3000)
+        assert blocks.numblocks[0] > 4
+        found = fitted(Lasso(0.05, tol=1e-10, n_shards=2).fit(blocks, labels))[0]
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    with (tmp_path / "1.svm").open("a") as file:
+        file.write("1 3:1 4\n")
+    with pytest.raises(ValueError, match=r"1\.svm, line 61: '4' is no pair index:value"):
+        read_svmlight(tmp_path / "*.svm", blocksize=3000)
 
 
 def test_workers_and_scheduler_load_no_scikit_learn(client):
