@@ -22,7 +22,7 @@ from solvers import PEERS, Solver
 from timing import timed
 from workloads import TINY, default_cache, lam_max, load
 
-RUNGS = 28
+RUNGS = 29
 
 LIMIT = 60.0  # seconds a call
 
@@ -56,10 +56,7 @@ class Calibrator:
         return f"{name}-{self.source.scale}/{divisor} {target:g} {solver.name} {solver.version}"
 
     def tol(self, row: str, solver: Solver, target: float) -> Tol:
-        """Loosest rung of the ladder whose relative gap is at most `target`.
-
-        Every other rung is tried from the loosest on, then the one between the last two.
-        """
+        """Loosest rung of the ladder whose relative gap is at most `target`, as far as is known or found."""
         data = fetch(row.partition("/")[0], self.source)
         X, divisor = data.layout(solver.layout), float(row.partition("/")[2])
         first = solver.first_tol(X, data.y, alpha_of(data, divisor), target)
@@ -71,17 +68,29 @@ class Calibrator:
         return Tol(*self.known[key])
 
     def search(self, row: str, solver: Solver, first: float, target: float) -> Tol:
-        """The ladder."""
-        for rung in range(0, RUNGS, 2):
-            gap, why = self.trial(row, solver, first / solver.step**rung)
-            if why:
-                return Tol(None, why)
-            if gap <= target:
-                between = rung - 1
-                if rung and self.trial(row, solver, first / solver.step**between)[0] <= target:
-                    rung = between
-                return Tol(first / solver.step**rung)
-        return Tol(None, f"gap {gap:.1e} at tol {first / solver.step**rung:.1e}, the tightest tried")
+        """The ladder: every fourth rung from the loosest on, then bisection between the last two.
+
+        A rung on which the peer fails or takes too long counts as too tight.
+        """
+        lower = -1
+        for upper in range(0, RUNGS, 4):
+            gap, why = self.trial(row, solver, first / solver.step**upper)
+            if why or gap <= target:
+                break
+            lower = upper
+        else:
+            return Tol(None, f"gap {gap:.1e} at tol {first / solver.step**upper:.1e}, the tightest tried")
+        told = why
+        best = None if why else upper
+        while upper - lower > 1:
+            middle = (lower + upper) // 2
+            gap, why = self.trial(row, solver, first / solver.step**middle)
+            if why or gap <= target:
+                upper, told = middle, told or why
+                best = best if why else middle
+            else:
+                lower = middle
+        return Tol(None, told) if best is None else Tol(first / solver.step**best)
 
     def keep(self, key: str, tol: Tol) -> None:
         """Store a tolerance."""
@@ -162,9 +171,9 @@ def child() -> None:
         alpha, X = alpha_of(data, asked["divisor"]), data.layout(solver.layout)
         try:
             if (solver.name, data.kind) not in warm:
-                warm_up(data.kind, solver, source.cache)
+                warm_up(data.kind, solver, source.cache, 1)
                 warm.add((solver.name, data.kind))
-            sample = timed(lambda: solver.fit(X, data.y, alpha, asked["tol"], 2))  # noqa: B023
+            sample = timed(lambda: solver.fit(X, data.y, alpha, asked["tol"], 1))  # noqa: B023
         except Exception as failure:  # whatever it is, it is the answer
             why = f"{type(failure).__name__}: {failure}"[:200]
             answers.write(json.dumps([float("inf"), 0.0, why]) + "\n")

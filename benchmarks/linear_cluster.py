@@ -80,7 +80,7 @@ def against_dask_ml(name: str, scale: int, effort: cluster.Effort) -> float:
             if dense:
                 X = client.persist(X.map_blocks(lambda block: block.toarray(), meta=np.empty((0, 0))))
                 wait(futures_of(X))
-            fitted = dask_ml(client, X, y, alpha, settings, 20.0 if effort.quick else LIMIT)
+            fitted = dask_ml(client, X, y, alpha, settings, 5.0 if effort.quick else LIMIT)
         if isinstance(fitted, str):
             print(f"{'':<9}{what:<62}{fitted}", flush=True)
             continue
