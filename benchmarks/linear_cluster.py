@@ -4,14 +4,13 @@ Against dask-ml's LinearRegression(penalty="l1"), data in row chunks on the work
 ||y - Xw||^2 + ||w||_1 / C: the same problem with C = 1 / (2 n alpha), its own standardisation off. Its
 solvers for l1 run with their default stopping rules; ADMM also with rho = n, which suits the problem better,
 and with that and a tight rule. Each has ten minutes; of those that come back, the one with the smallest
-certified gap counts. It takes no sparse blocks: on C that is shown, and then both get C at a tenth of the
-size, dask-ml as dense blocks. And against this process on two threads: the `fits` of cluster.py.
+certified gap counts. It takes no sparse blocks: on a tiny C that is shown, and then both get C at a tenth of
+the size, dask-ml as dense blocks. And against this process on two threads: the `fits` of cluster.py.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import math
 import statistics
 import threading
 from concurrent.futures import CancelledError
@@ -23,7 +22,7 @@ from certificate import certify
 from distributed import futures_of, wait
 from problems import Source
 from timing import Sample, timed
-from workloads import lam_max, load
+from workloads import TINY, lam_max, load
 
 LIMIT = 600.0  # seconds for one fit of dask-ml
 
@@ -52,13 +51,15 @@ def section(source: Source, repeats: int) -> dict[str, float]:
     if importlib.util.find_spec("dask_ml") is None:
         print("dask-ml is NOT INSTALLED: left out")
         return found
-    found["dask-ml D"] = against_dask_ml("D", source.scale, effort)
-    found["dask-ml C"] = against_dask_ml("C", max(source.scale, DENSE_SCALE), effort)
+    for name, scale in (("D", source.scale), ("C", max(source.scale, DENSE_SCALE))):
+        times = against_dask_ml(name, scale, effort)
+        if times is not None:
+            found[f"dask-ml {name}"] = times
     return found
 
 
-def against_dask_ml(name: str, scale: int, effort: cluster.Effort) -> float:
-    """Print both sides' seconds and gaps on name/20; dask-ml's time over ours."""
+def against_dask_ml(name: str, scale: int, effort: cluster.Effort) -> float | None:
+    """Print both sides' seconds and gaps on name/20; dask-ml's time over ours, None if it never came back."""
     workload = load(name, scale, effort.cache)
     alpha = lam_max(workload.X, workload.y) / 20
     n, p = workload.X.shape
@@ -70,28 +71,40 @@ def against_dask_ml(name: str, scale: int, effort: cluster.Effort) -> float:
     ours = statistics.median(sample.wall for sample in mine)
     notes = {cluster.certified(workload, sample.kept.coef_, alpha) for sample in mine}
     print(f"{'':<9}{'daskstrads':<62}{ours:<10.3g}s  {', '.join(sorted(notes))}", flush=True)
-    tries = [(f"dask-ml, {arm}", settings, name == "C") for arm, settings in arms(n).items()]
     if name == "C":
-        tries.insert(0, ("dask-ml, CSR blocks", arms(n)["admm"], False))
+        sparse_blocks(effort)
     told = []
-    for what, settings, dense in tries:
+    for arm, settings in arms(n).items():
         with cluster.workers(2, 1) as client:
             X, y = cluster.placed(client, name, scale, effort.cache, "row", 2)
-            if dense:
+            if name == "C":
                 X = client.persist(X.map_blocks(lambda block: block.toarray(), meta=np.empty((0, 0))))
-                wait(futures_of(X))
+                with client.as_current():
+                    wait(futures_of(X))
             fitted = dask_ml(client, X, y, alpha, settings, 5.0 if effort.quick else LIMIT)
         if isinstance(fitted, str):
-            print(f"{'':<9}{what:<62}{fitted}", flush=True)
+            print(f"{'':<9}{f'dask-ml, {arm}':<62}{fitted}", flush=True)
             continue
         gap = certify(workload.X, workload.y, fitted.kept.coef_, alpha).relative
         told.append((float(gap), fitted.wall))
-        print(f"{'':<9}{what:<62}{fitted.wall:<10.3g}s  gap {gap:.1e}", flush=True)
+        print(f"{'':<9}{f'dask-ml, {arm}':<62}{fitted.wall:<10.3g}s  gap {gap:.1e}", flush=True)
     if not told:
-        return math.inf
+        return None
     gap, seconds = min(told)
     print(f"{'':<9}dask-ml's time at its smallest gap, {gap:.1e}, over daskstrads': {seconds / ours:.3g}")
     return seconds / ours
+
+
+def sparse_blocks(effort: cluster.Effort) -> None:
+    """Print what dask-ml says to CSR blocks: of a tiny C, as ADMM makes rows x nonzeros of them first."""
+    tiny = load("C", TINY["C"], effort.cache)
+    alpha = lam_max(tiny.X, tiny.y) / 20
+    for arm in ("proximal_grad", "admm"):
+        with cluster.workers(2, 1) as client:
+            X, y = cluster.placed(client, "C", TINY["C"], effort.cache, "row", 2)
+            said = dask_ml(client, X, y, alpha, arms(len(tiny.y))[arm], 60.0)
+        what = f"dask-ml, {arm}, CSR blocks of C / {TINY['C']}"
+        print(f"{'':<9}{what:<62}{said if isinstance(said, str) else 'works'}", flush=True)
 
 
 def dask_ml(client: Any, X: Any, y: Any, alpha: float, settings: dict, limit: float) -> Sample | str:
