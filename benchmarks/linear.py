@@ -81,6 +81,8 @@ def main() -> None:
         measured |= section(source, options.repeats)
     from linear_claims import claims
 
+    if source.scale > 1:
+        print(f"\nsizes were divided by {source.scale}: the figures below say nothing about the claims")
     claims(outcomes, measured)
 
 
