@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
-import gc
 import os
 import statistics
 import threading
@@ -32,21 +30,23 @@ from typing import Any, NamedTuple
 import dask
 import dask.array as da
 import numpy as np
-import psutil
 import scipy.sparse as sp
 from certificate import certify
 from distributed import Client, LocalCluster, futures_of, wait
 from distributed.deploy.subprocess import SubprocessCluster
-from lasso import TINY
+from rss import Watch
 from solvers import OURS
 from timing import cores, paired, ratio, spread
-from workloads import folder, lam_max, load
+from workloads import TINY, folder, lam_max, load
 
 from daskstrads import Lasso, Program, RoundRobin, Sum, run
 
 GAP = 1e-6
-FITS = (("A", 20, "column"), ("A", 20, "row"), ("B", 50, "column"), ("B", 50, "swapped column"))
-"""Workload, divisor and chunks; swapped: each on the worker whose address would give it the other rank."""
+THERE = (("A", 20, "column"), ("B", 50, "column"), ("C", 20, "row"), ("C", 200, "row"), ("D", 20, "row"))
+"""Workload, divisor and chunks, one a rank, on the worker whose rank gets it."""
+
+MOVED = (("A", 20, "row"), ("B", 50, "swapped column"))
+"""Chunks that have to move; swapped: each is on the worker whose address would give it the other rank."""
 
 FEW, MANY = 200, 2_200  # rounds of the `bytes` section
 
@@ -119,11 +119,14 @@ def block(source: Path, start: int, stop: int, axis: int) -> Any:
     values, indices = (np.load(source / f"{part}.npy", mmap_mode="r") for part in ("data", "indices"))
     offsets = np.load(source / "indptr.npy")
     n, p = map(int, np.load(source / "shape.npy"))
-    if axis == 0:
-        return sp.csc_matrix((values, indices, offsets), shape=(n, p))[where].tocsr()
+    stored = 1 if (source / "csc.npy").exists() else 0
+    matrix = (sp.csr_matrix, sp.csc_matrix)
+    if axis != stored:
+        whole = matrix[stored]((values, indices, offsets), shape=(n, p))
+        return matrix[axis](whole[where] if axis == 0 else whole[:, where])
     own = slice(offsets[start], offsets[stop])
     arrays = np.array(values[own]), np.array(indices[own]), offsets[start : stop + 1] - offsets[start]
-    return sp.csc_matrix(arrays, shape=(n, stop - start))
+    return matrix[axis](arrays, shape=(n, stop - start) if axis == 1 else (stop - start, p))
 
 
 def placed(client: Client, name: str, scale: int, cache: Path | None, chunks: str, count: int) -> tuple:
@@ -138,7 +141,8 @@ def placed(client: Client, name: str, scale: int, cache: Path | None, chunks: st
     addresses = sorted(client.scheduler_info(n_workers=-1)["workers"], reverse=chunks.startswith("swapped"))
     bounds = [shape[axis] * place // count for place in range(count + 1)]
     lengths = np.diff(bounds).tolist()
-    meta = sp.csc_matrix((0, 0)) if sp.issparse(workload.X) else np.empty((0, 0))
+    empty = sp.csc_matrix if axis == 1 else sp.csr_matrix
+    meta = empty((0, 0)) if sp.issparse(workload.X) else np.empty((0, 0))
     made = []
     for place, length in enumerate(lengths):
         piece = dask.delayed(block)(source, bounds[place], bounds[place + 1], axis)
@@ -177,9 +181,10 @@ def certified(workload: Any, coef: np.ndarray, alpha: float) -> str:
 # Sections
 
 
-def fits(effort: Effort) -> None:
-    """Wall time of whole fits, on workers over threads."""
-    for name, divisor, chunks in FITS:
+def fits(effort: Effort, rows: tuple = (*THERE, *MOVED)) -> dict[str, float]:
+    """Wall time of whole fits, on workers over threads; the medians by workload/divisor, chunks."""
+    found = {}
+    for name, divisor, chunks in rows:
         workload = load(name, effort.scale, effort.cache)
         alpha = lam_max(workload.X, workload.y) / divisor
         with workers(2, 1) as client:
@@ -192,15 +197,18 @@ def fits(effort: Effort) -> None:
             samples = paired(calls, effort.repeats, keep=lambda model: model.coef_)
         notes = {certified(workload, sample.kept, alpha) for taken in samples.values() for sample in taken}
         wanted = samples["threads"][0].kept
-        if chunks == "row":  # their shards are in C order, and bits depend on the order of dense data
+        if (name, chunks) == ("A", "row"):  # shards in C order: bits depend on the order of dense data
             wanted = OURS[2].fit(np.ascontiguousarray(workload.X), workload.y, alpha, GAP / 2).coef_
         same = all(np.array_equal(sample.kept, wanted) for sample in samples["workers"])
         row = f"{name}/{divisor}, {chunks} chunks"
         bits = "same bits" if same else "other bits"
         note = ", ".join([bits, *sorted(notes)])
-        line("fits", f"{row}: 2 workers / 2 threads", ratio(*samples.values()), 1.3, note)
+        quotient = ratio(*samples.values())
+        line("fits", f"{row}: 2 workers / 2 threads", quotient, 1.3, note)
+        found[row] = quotient.median
         for where, taken in samples.items():
             line("", f"{row}: 2 {where}, s", [sample.wall for sample in taken])
+    return found
 
 
 class Clocked(Program):
@@ -422,30 +430,21 @@ def watched(client: Client, call: Callable[[], Any]) -> tuple[np.ndarray, float,
 
 
 def watch_memory(dask_worker: Any) -> None:
-    """Give back what is free, then note this worker's resident memory every 20 ms."""
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    process, over = psutil.Process(), threading.Event()
-    seen = SimpleNamespace(base=process.memory_info().rss, rss=[], paused=False)
+    """Give back what is free, then look at this worker's resident memory every 20 ms."""
+    seen = SimpleNamespace(paused=False)
 
     def look() -> None:
-        while not over.wait(0.02):
-            seen.rss.append(process.memory_info().rss)
-            seen.paused |= dask_worker.status.name == "paused"
+        seen.paused |= dask_worker.status.name == "paused"
 
-    watching = threading.Thread(target=look, daemon=True)
-    watching.start()
-    dask_worker.benchmark = over, watching, seen
+    dask_worker.benchmark = Watch(0.02, look), seen
 
 
 def memory_seen(dask_worker: Any) -> tuple[int, bool]:
     """Stop `watch_memory`; how far the memory grew, and whether this worker paused or spilled."""
-    over, watching, seen = dask_worker.benchmark
-    over.set()
-    watching.join()
+    watch, seen = dask_worker.benchmark
     del dask_worker.benchmark
     spilled = getattr(dask_worker.data, "spilled_total", (0,))[0] > 0
-    return max(seen.rss) - seen.base, seen.paused or spilled
+    return watch.stop(), seen.paused or spilled
 
 
 def memory(effort: Effort) -> None:

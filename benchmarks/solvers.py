@@ -1,72 +1,127 @@
 """The contenders of the Lasso benchmark, each set up as its own documentation advises.
 
-All get the same float64 X in the layout they work in (Fortran order or CSC), no intercept, no iteration limit
-that binds. Imports happen on first use, so that the first call's cost can be shown.
+All get the same float64 X in the layout they work in, no intercept, no iteration limit that binds. Imports
+happen on first use, so that the first call's cost can be shown.
 """
 
 from __future__ import annotations
 
-import bisect
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from importlib.metadata import version
+from typing import Any, NamedTuple
 
 import numpy as np
-from certificate import certify
+import scipy.sparse as sp
 from workloads import lam_max
 
-STEP = 2.0
-"""Factor between the rungs of the tolerance ladder."""
-
-RUNGS = 24
-
 ENOUGH = 1_000_000  # iterations: never the reason to stop
+
+PATH = 5  # penalties of a short path
 
 
 @dataclass(frozen=True)
 class Solver:
-    """A name, and `fit(X, y, alpha, tol)` -> a fitted estimator.
+    """A name, and `fit(X, y, alpha, tol, threads)` -> something with coef_ and n_iter_.
 
-    `first_tol(X, y, alpha, target)` is the top of its tolerance ladder. A solver with `rule` promises the
-    target by its own stopping rule: it keeps that tol.
+    `first_tol(X, y, alpha, target)` is the top of its tolerance ladder, `step` the factor between two rungs.
+    A solver with `rule` promises the target by its own stopping rule: it keeps that tol.
     """
 
     name: str
-    fit: Callable[[Any, np.ndarray, float, float], Any]
+    package: str
+    fit: Callable[[Any, np.ndarray, float, float, int], Any]
     first_tol: Callable[[Any, np.ndarray, float, float], float]
+    step: float = 2.0
+    layout: str = "columns"
     rule: bool = False
+
+    @property
+    def version(self) -> str | None:
+        """Version of the package, None where it is not installed."""
+        module = "sklearn" if self.package == "scikit-learn" else self.package
+        return version(self.package) if importlib.util.find_spec(module) else None
+
+
+class Answer(NamedTuple):
+    """A result in scikit-learn's words."""
+
+    coef_: np.ndarray
+    n_iter_: int
 
 
 def _daskstrads(n_shards: int) -> Solver:
-    def fit(X, y, alpha, tol):
+    def fit(X, y, alpha, tol, threads=n_shards):
         from daskstrads import Lasso
 
         return Lasso(alpha=alpha, fit_intercept=False, tol=tol, max_iter=ENOUGH, n_shards=n_shards).fit(X, y)
 
     # scikit-learn's rule, gap <= tol ||y||^2 / n, is gap <= 2 tol P(0).
-    return Solver(f"daskstrads x{n_shards}", fit, lambda X, y, alpha, target: target / 2, rule=True)
+    rule = lambda X, y, alpha, target: target / 2  # noqa: E731
+    return Solver(f"daskstrads x{n_shards}", "daskstrads", fit, rule, layout="ours", rule=True)
 
 
-def _sklearn(X, y, alpha, tol):
-    from sklearn.linear_model import Lasso
+def _sklearn(precompute: bool):
+    def fit(X, y, alpha, tol, threads):
+        from sklearn.linear_model import Lasso
 
-    # copy_X=False: without an intercept X is only read, and the copy would cost time.
-    return Lasso(alpha=alpha, fit_intercept=False, tol=tol, max_iter=ENOUGH, copy_X=False).fit(X, y)
+        # copy_X=False: without an intercept X is only read, and the copy would cost time.
+        options = {"fit_intercept": False, "max_iter": ENOUGH, "copy_X": False, "precompute": precompute}
+        return Lasso(alpha=alpha, tol=tol, **options).fit(X, y)
+
+    return fit
 
 
-def _celer(X, y, alpha, tol):
+def _celer(X, y, alpha, tol, threads):
     from celer import Lasso
 
     return Lasso(alpha=alpha, fit_intercept=False, tol=tol, max_iter=1_000).fit(X, y)
 
 
 def _skglm(p0: int):
-    def fit(X, y, alpha, tol):
+    def fit(X, y, alpha, tol, threads):
         from skglm import Lasso
 
         return Lasso(alpha=alpha, fit_intercept=False, tol=tol, max_iter=1_000, p0=p0).fit(X, y)
 
     return fit
+
+
+def _penalties(X, y, alpha: float, steps: int) -> np.ndarray:
+    """`steps` penalties from below lam_max down to alpha."""
+    return np.geomspace(lam_max(X, y), alpha, steps + 1)[1:] if steps > 1 else np.array([alpha])
+
+
+def _adelie(steps: int):
+    def fit(X, y, alpha, tol, threads):
+        import adelie
+
+        matrix = adelie.matrix.sparse if sp.issparse(X) else adelie.matrix.dense
+        state = adelie.grpnet(
+            matrix(X, method="naive", n_threads=threads), adelie.glm.gaussian(y),
+            lmda_path=_penalties(X, y, alpha, steps), intercept=False, tol=tol, n_threads=threads,
+            early_exit=False, max_iters=ENOUGH, progress_bar=False,
+        )  # fmt: skip
+        return _last(state)
+
+    return fit
+
+
+def _adelie_gram(X, y, alpha, tol, threads):
+    import adelie
+
+    state = adelie.gaussian_cov(
+        np.asfortranarray(X.T @ X) / len(y), X.T @ y / len(y),
+        lmda_path=np.array([alpha]), tol=tol, n_threads=threads,
+        early_exit=False, max_iters=ENOUGH, progress_bar=False,
+    )  # fmt: skip
+    return _last(state)
+
+
+def _last(state: Any) -> Answer:
+    """The solution at the last penalty of an adelie path."""
+    return Answer(state.betas[-1].toarray().ravel(), len(state.lmdas))
 
 
 def _above_rule(X, y, alpha, target):
@@ -79,27 +134,23 @@ def _gradient_units(X, y, alpha, target):
     return lam_max(X, y) / 512
 
 
+def _squared_units(X, y, alpha, target):
+    # adelie's tol is the largest fall of its objective by one coordinate in a sweep.
+    return target
+
+
 OURS = {shards: _daskstrads(shards) for shards in (2, 1)}
+
 PEERS = {
-    "scikit-learn": Solver("scikit-learn", _sklearn, _above_rule),
-    "skglm": Solver("skglm", _skglm(p0=10), _gradient_units),  # its default first working set
-    "skglm p0=1000": Solver("skglm p0=1000", _skglm(p0=1_000), _gradient_units),  # faster on sparse data
-    "celer": Solver("celer", _celer, _above_rule),
+    solver.name: solver
+    for solver in (
+        Solver("scikit-learn", "scikit-learn", _sklearn(False), _above_rule),
+        Solver("scikit-learn Gram", "scikit-learn", _sklearn(True), _above_rule, layout="dense"),
+        Solver("celer", "celer", _celer, _above_rule),
+        Solver("skglm", "skglm", _skglm(p0=10), _gradient_units),  # its default first working set
+        Solver("skglm p0=1000", "skglm", _skglm(p0=1_000), _gradient_units),  # faster on sparse data
+        Solver("adelie", "adelie", _adelie(1), _squared_units, step=4.0),
+        Solver("adelie path", "adelie", _adelie(PATH), _squared_units, step=4.0),
+        Solver("adelie Gram", "adelie", _adelie_gram, _squared_units, step=4.0, layout="dense"),
+    )
 }
-
-
-def calibrate(solver: Solver, X, y, alpha: float, target: float) -> float | None:
-    """Loosest tol of the ladder whose certified relative gap is at most `target`; None when no rung's is.
-
-    Found by bisection: a tighter tol is taken to give no larger gap.
-    """
-    loosest = solver.first_tol(X, y, alpha, target)
-    if solver.rule:
-        return loosest
-
-    def reaches(rung: int) -> bool:
-        model = solver.fit(X, y, alpha, loosest / STEP**rung)
-        return certify(X, y, model.coef_, alpha).relative <= target
-
-    rung = bisect.bisect_left(range(RUNGS), True, key=reaches)
-    return loosest / STEP**rung if rung < RUNGS else None

@@ -11,17 +11,23 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
 
 class Sample(NamedTuple):
-    """One call: wall seconds, CPU seconds of all threads of this process, and what was kept of its result."""
+    """A call: wall seconds, CPU seconds of all threads of this process, and what was kept of its result.
+
+    Of a call repeated within the sample: the mean seconds, and the last result. `others` is the part of the
+    CPU seconds that threads other than the caller's took.
+    """
 
     wall: float
     cpu: float
     kept: Any
+    others: float
 
 
 class Spread(NamedTuple):
@@ -35,23 +41,35 @@ class Spread(NamedTuple):
         return f"{self.median:.3g} [{self.low:.3g}..{self.high:.3g}]"
 
 
-def timed(call: Callable[[], Any], keep: Callable[[Any], Any] = lambda result: result) -> Sample:
-    """Run `call` once; `keep` picks what to hold on to, after the clock has stopped."""
+def timed(
+    call: Callable[[], Any], keep: Callable[[Any], Any] = lambda result: result, times: int = 1
+) -> Sample:
+    """Run `call` `times` times; `keep` picks what to hold on to, after the clock has stopped."""
     gc.collect()
-    cpu, wall = time.process_time(), time.perf_counter()
-    result = call()
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return Sample(wall, cpu, keep(result))
+    own, cpu, wall = time.thread_time(), time.process_time(), time.perf_counter()
+    for _ in range(times):
+        result = call()
+    wall, cpu, own = time.perf_counter() - wall, time.process_time() - cpu, time.thread_time() - own
+    return Sample(wall / times, cpu / times, keep(result), max(1 - own / cpu, 0.0) if cpu > 0 else 0.0)
 
 
 def paired(
-    calls: dict[str, Callable[[], Any]], repeats: int, keep: Callable[[Any], Any] = lambda result: result
+    calls: dict[str, Callable[[], Any]],
+    repeats: int,
+    keep: Callable[[Any], Any] = lambda result: result,
+    times: dict[str, int] | None = None,
+    around: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext(),
 ) -> dict[str, list[Sample]]:
-    """`repeats` samples of each call, taken in the order A B C A B C ..."""
+    """`repeats` samples of each call, taken in the order A B C A B C ...
+
+    `times` says how often a call is repeated within a sample (else once); `around(name)` is entered before
+    the clock starts and left after it has stopped.
+    """
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
-            samples[name].append(timed(call, keep))
+            with around(name):
+                samples[name].append(timed(call, keep, (times or {}).get(name, 1)))
     return samples
 
 

@@ -20,6 +20,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.signal import lfilter
 
+TINY = {"A": 40, "B": 200, "C": 500, "D": 2_000}
+"""Scale of the problem to warm up on: the same types and layout, no work."""
+
 
 @dataclass(frozen=True)
 class Workload:
