@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,18 +11,17 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..comm.local import launch
-from ..engine.run import check_memory, collected, ranks_available, run
-from ..partition import Slab, split, split_axis
+from ..engine.run import collected, ranks_available, run
+from ..partition import split_axis
 from ..schedule import Certified, DynamicPriority, Policy, Report, RoundRobin
-from .design import SparseDesign
+from .inputs import check_parameters, problem_of, start_coefficients
 from .lasso_block import Rules, assembled
-from .lasso_columns import ColumnPart, LassoColumns
-from .lasso_rows import LassoRows, RowPart
+from .lasso_columns import LassoColumns
+from .lasso_rows import LassoRows
 from .objective import Distance, Penalty, gap_of
-from .problem import Problem, check_sparse, memory_plan
+from .problem import Problem, memory_plan
 from .progress import Progress
 
 __all__ = ["ElasticNet", "Lasso"]
@@ -117,18 +114,22 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             ValueError: a parameter out of range, shapes that do not match, NaN or infinity.
             TypeError: a parameter of the wrong type.
         """
-        self._check_parameters()
-        if not hasattr(X, "__dask_graph__"):
-            return self._fitted(self._problem(X, y, sample_weight))
-        from .lasso_dask import on_its_client, problem_of
+        check_parameters(self)
+        if hasattr(X, "__dask_graph__"):
+            from . import lasso_dask
 
-        with on_its_client(X):
-            return self._fitted(problem_of(self, X, y, sample_weight))
+            with lasso_dask.on_its_client(X), lasso_dask.chunks_named(X, y):
+                return self._fitted(lasso_dask.problem_of(self, X, y, sample_weight))
+        if hasattr(y, "__dask_graph__") or hasattr(sample_weight, "__dask_graph__"):
+            from .lasso_dask import computed
+
+            y, sample_weight = computed(y, sample_weight)
+        return self._fitted(problem_of(self, X, y, sample_weight))
 
     def _fitted(self, problem: Problem) -> ElasticNet:
         from .compile_kernels import compilation_announced
 
-        starts = self._start_coefficients(problem.shape[1], problem.targets)
+        starts = start_coefficients(self, problem.shape[1], problem.targets)
         with compilation_announced(bool(self.verbose)):
             fits = [self._fit_target(problem, k, starts[k]) for k in range(problem.targets)]
         coef, intercept, gap, passes, complaints, shards = map(list, zip(*fits, strict=True))
@@ -158,6 +159,17 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         X = validate_data(self, X, accept_sparse=("csr", "csc", "coo"), reset=False)
         return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
 
+    def score(self, X, y, sample_weight=None):
+        """R^2 of `predict(X)` against y, as scikit-learn's regressors; computed at once for dask data."""
+        if not any(hasattr(given, "__dask_graph__") for given in (X, y, sample_weight)):
+            return super().score(X, y, sample_weight)
+        from sklearn.metrics import r2_score
+
+        from .lasso_dask import computed
+
+        predicted, y, weight = computed(self.predict(X), y, sample_weight)
+        return r2_score(y, predicted, sample_weight=weight)
+
     def memory_plan(self, shape, nnz=None, *, dtype=np.float64, n_ranks=None):
         """What each rank of a fit to X of this `shape` needs, a `MemoryPlan` that prints itself.
 
@@ -185,103 +197,6 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         tags.input_tags.sparse = True
         tags.target_tags.multi_output = True
         return tags
-
-    def _check_parameters(self) -> None:
-        for name, low, high in (
-            ("alpha", 0, np.inf), ("l1_ratio", 0, 1), ("tol", 0, np.inf), ("max_iter", 1, np.inf),
-            ("rho", 0, np.inf), ("n_shards", 1, np.inf),
-        ):  # fmt: skip
-            value: Any = getattr(self, name, 1)  # Lasso has no l1_ratio
-            if value is None and name in ("rho", "n_shards"):
-                continue
-            kind = Integral if name in ("max_iter", "n_shards") else Real
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise TypeError(f"{name} must be {kind.__name__.lower()}, got {value!r}")
-            if not low <= float(value) <= high or (name == "alpha" and np.isinf(float(value))):
-                raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
-        for name in ("fit_intercept", "copy_X", "warm_start", "positive"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        choices_of = {"selection": ("dynamic", "cyclic", "random"), "update": ("exact", "parallel")}
-        for name, choices in choices_of.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
-
-    @staticmethod
-    def _weights(sample_weight: Any, X: Any) -> np.ndarray:
-        """Weights (n,) that sum to n: only their ratios matter, as in scikit-learn's Lasso."""
-        if sample_weight is None:
-            return np.ones(X.shape[0])
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weight.any():
-            raise ValueError("sample_weight is zero everywhere: there is nothing to fit")
-        weight = weight / weight.max()
-        weight[weight < 1e-290] = 0.0  # denormals lose their digits
-        return weight * (len(weight) / weight.sum())
-
-    def _problem(self, X: Any, y: Any, sample_weight: Any) -> Problem:
-        """What is to be fitted, checked, and cut into shards."""
-        if sp.issparse(y):
-            raise TypeError(
-                "y is sparse; fit takes a dense one: y.toarray(), or .ravel() of that for one target"
-            )
-        # X's entries are checked by the ranks, in their first pass.
-        kinds = {"accept_sparse": ("csc", "csr"), "dtype": [np.float64, np.float32]}
-        X, y = validate_data(self, X, y, **kinds, multi_output=True, y_numeric=True, ensure_all_finite=False)
-        targets = np.asarray(y, np.float64).reshape(len(y), -1)
-        if np.isnan(targets).any():
-            raise ValueError("Input y contains NaN")
-        weight = self._weights(sample_weight, X)
-        if not np.isfinite(np.einsum("i,ij,ij->j", weight, targets, targets)).all():
-            raise ValueError("y is too large: its sum of squares overflows; rescale it")
-        X, slabs = self._slabs(X)
-
-        def parts(k: int, start: np.ndarray) -> list[Any]:
-            y = np.ascontiguousarray(targets[:, k])
-            if slabs[0].axis == 1:
-                return [ColumnPart(slab, y, weight, start[slab.start : slab.stop]) for slab in slabs]
-            return [
-                RowPart(slab, y[slab.start : slab.stop], weight[slab.start : slab.stop], start)
-                for slab in slabs
-            ]
-
-        entries = sum(slab.entries for slab in slabs)
-        weighted = bool((weight != 1.0).any())
-        return Problem(
-            X.shape, slabs[0].axis, entries, X.dtype, targets.shape[1], np.ndim(y) == 1, weighted, parts
-        )
-
-    def _slabs(self, X: Any) -> tuple[Any, list[Slab]]:
-        """X's shards; a sparse X with unsorted or repeated entries is put right on a copy."""
-        axis = split_axis(X.shape)
-        entries = X.nnz if sp.issparse(X) else X.size
-        size = self._n_ranks(X.shape, entries)
-        check_memory(
-            self.memory_plan(X.shape, entries if sp.issparse(X) else None, dtype=X.dtype, n_ranks=size)
-        )
-        if not sp.issparse(X):
-            return X, split(X, size, axis)
-        check_sparse(X, converted=X.format != ("csc" if axis == 1 else "csr"))
-        X = X.tocsc() if axis == 1 else X.tocsr()
-        slabs = split(X, size, axis)
-        if any(launch(lambda _, slab: SparseDesign(slab.matrix, slab.axis).order(), slabs)):
-            X = X.copy()
-            X.sum_duplicates()
-            slabs = split(X, size, axis)
-        return X, slabs
-
-    def _start_coefficients(self, p: int, targets: int) -> np.ndarray:
-        if not (self.warm_start and hasattr(self, "coef_")):
-            return np.zeros((targets, p))
-        if not np.isfinite(self.coef_).all():
-            raise ValueError("warm_start: coef_ is not finite; refit with warm_start=False")
-        start = np.asarray(self.coef_, np.float64).reshape(-1, p) if np.size(self.coef_) % p == 0 else None
-        if start is None or len(start) != targets:
-            raise ValueError(
-                f"warm_start: coef_ has shape {np.shape(self.coef_)}, the data need ({targets}, {p}); "
-                "refit with warm_start=False"
-            )
-        return np.maximum(start, 0.0) if self.positive else start
 
     def _fit_target(self, problem: Problem, target: int, start: np.ndarray) -> tuple:
         """coef (p,), intercept, dual gap, passes and a complaint or None, for one target."""

@@ -8,7 +8,7 @@ import oracles
 import pytest
 import scipy.sparse as sp
 import sklearn.linear_model
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 from daskstrads import ElasticNet, Lasso
 
@@ -160,6 +160,24 @@ def test_case_11_the_same_intercept_for_sparse_x(shape, fmt):
     assert_same(
         model, sklearn.linear_model.Lasso(0.01, tol=1e-12, max_iter=100_000).fit(X.toarray(), y), 1e-5
     )
+
+
+@pytest.mark.parametrize("fmt", ["dense", "csr", "csc"])
+@pytest.mark.parametrize("shape", [(120, 10), (25, 40)])
+def test_case_12_rows_of_weight_zero_are_as_removed_whatever_they_hold(shape, fmt):
+    X, y = problem(*shape, density=0.6)
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y))
+    weight[[3, 20]] = 0
+    want = Lasso(0.05, tol=1e-10).fit(X[weight > 0], y[weight > 0], weight[weight > 0])
+    for size in 1e200, -1e308:
+        X[[3, 20]], y[[3, 20]] = size, -size
+        given_X = X.copy() if fmt == "dense" else FORMATS[fmt](X)
+        before = given_X.copy()
+        assert_same(Lasso(0.05, tol=1e-10, n_shards=2).fit(given_X, y, weight), want)
+        assert abs(given_X - before).max() == 0
+    X[3] = np.nan  # but NaN is an error wherever it is
+    with pytest.raises(ValueError, match="NaN"):
+        Lasso(0.05).fit(X if fmt == "dense" else FORMATS[fmt](X), np.zeros(len(y)), weight)
 
 
 @pytest.mark.parametrize("update", ["exact", "parallel"])
@@ -430,8 +448,10 @@ def test_case_26_all_at_once_diverges_and_says_so(p, selection):
 def test_case_36_a_column_of_y(estimator):
     X, y = problem(60, 30)
     flat = estimator(0.1).fit(X, y)
-    model = estimator(0.1).fit(X, y[:, None])  # as scikit-learn's Lasso: one target, no warning
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        model = estimator(0.1).fit(X, y[:, None])
     assert model.coef_.shape == (30,)
+    assert np.shape(model.intercept_) == ()
     assert model.predict(X).shape == (60,)
     np.testing.assert_array_equal(model.coef_, flat.coef_)
 
