@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from ..comm.local import launch
@@ -22,7 +20,12 @@ from .problem import Problem, check_finite, check_sparse, without_hidden
 if TYPE_CHECKING:
     from .lasso import ElasticNet
 
-__all__ = ["check_parameters", "column_told", "problem_of", "start_coefficients"]
+__all__ = ["COLUMN_TAKEN", "check_parameters", "problem_of", "start_coefficients"]
+
+COLUMN_TAKEN = (  # scikit-learn's words
+    "A column-vector y was passed when a 1d array was expected. Please change the shape of y to "
+    "(n_samples, ), for example using ravel()."
+)
 
 
 def check_parameters(model: ElasticNet) -> None:
@@ -48,16 +51,6 @@ def check_parameters(model: ElasticNet) -> None:
             raise ValueError(f"{name} must be one of {choices}, got {getattr(model, name)!r}")
 
 
-def column_told() -> None:
-    """Say, as scikit-learn does, that y (n, 1) is taken as y (n,)."""
-    warnings.warn(
-        "A column-vector y was passed when a 1d array was expected. Please change the shape of y to "
-        "(n_samples, ), for example using ravel().",
-        DataConversionWarning,
-        stacklevel=4,
-    )
-
-
 def _weights(sample_weight: Any, X: Any) -> np.ndarray:
     """Weights (n,) that sum to n: only their ratios matter, as in scikit-learn's Lasso."""
     if sample_weight is None:
@@ -77,8 +70,8 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
     # X's entries are checked by the ranks, in their first pass, where they are threads.
     kinds = {"accept_sparse": ("csc", "csr"), "dtype": [np.float64, np.float32]}
     X, y = validate_data(model, X, y, **kinds, multi_output=True, y_numeric=True, ensure_all_finite=False)
-    if np.ndim(y) == 2 and np.shape(y)[1] == 1:
-        column_told()
+    column = np.ndim(y) == 2 and np.shape(y)[1] == 1
+    if column:
         y = np.ravel(y)
     targets = np.asarray(y, np.float64).reshape(len(y), -1)
     if np.isnan(targets).any():
@@ -88,9 +81,9 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
         targets = np.where(weight[:, None] > 0, targets, 0.0)  # 0 times something huge is nan
     if not np.isfinite(np.einsum("i,ij,ij->j", weight, targets, targets)).all():
         raise ValueError("y is too large: its sum of squares overflows; rescale it")
+    X, slabs = _slabs(model, X)
     if on_cluster():  # where that would have to travel first
         check_finite(X)
-    X, slabs = _slabs(model, X)
     if slabs[0].axis == 1:
         rows = [slice(None)] * len(slabs)
     else:
@@ -106,7 +99,7 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
     entries = sum(slab.entries for slab in slabs)
     weighted = bool((weight != 1.0).any())
     return Problem(
-        X.shape, slabs[0].axis, entries, X.dtype, targets.shape[1], np.ndim(y) == 1, weighted, parts
+        X.shape, slabs[0].axis, entries, X.dtype, targets.shape[1], np.ndim(y) == 1, column, weighted, parts
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from joblib import cpu_count
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -16,13 +16,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..engine.run import collected, ranks_available, run
 from ..partition import split_axis
 from ..schedule import Certified, DynamicPriority, Policy, Report, RoundRobin
-from .inputs import check_parameters, problem_of, start_coefficients
+from .callbacks import CallbackSupportMixin, Calls, with_callbacks
+from .followed import LassoColumns, LassoRows
+from .inputs import COLUMN_TAKEN, check_parameters, problem_of, start_coefficients
 from .lasso_block import Rules, assembled
-from .lasso_columns import LassoColumns
-from .lasso_rows import LassoRows
 from .objective import Distance, Penalty, gap_of
 from .problem import Problem, memory_plan
-from .progress import Progress
+from .progress import history_of
 
 __all__ = ["ElasticNet", "Lasso"]
 
@@ -33,7 +33,7 @@ _PARALLEL_BLOCK = 64  # STRADS' schedule size
 _WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
 
 
-class ElasticNet(RegressorMixin, BaseEstimator):
+class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     """Linear regression with l1 and l2 penalties, by model-parallel coordinate descent.
 
     Minimises, as scikit-learn does, for X (n, p) and y (n,) or (n, targets)::
@@ -71,7 +71,16 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         shards_: the model as its ranks hold it, each a `Piece` of nonzero coefficients (a list of these lists
             for several targets); with a Client, Futures of what stays on the workers until the model goes.
             Not pickled.
+        history_: a dict of arrays, an entry a full pass: "round" (of the engine), "objective" and "gap" in
+            units of the objective, "support", "updates" (coordinate updates so far), "seconds"; a list of
+            dicts for several targets.
         n_features_in_, feature_names_in_: as in scikit-learn.
+
+    With scikit-learn 1.9 or later, `set_callbacks` takes its callbacks (`sklearn.callback`): a fit's tasks
+    are its passes (with several targets, these are a target's tasks); `history_` grows as they end. One
+    whose `on_fit_task_end` returns True ends the fit early, after one more pass and without a
+    ConvergenceWarning. On a cluster the hooks run in the client's process, a little later, and a pass has no
+    `fitted_estimator`.
     """
 
     def __init__(
@@ -110,31 +119,41 @@ class ElasticNet(RegressorMixin, BaseEstimator):
     def fit(self, X, y, sample_weight=None):
         """Fit to X (n, p), dense or sparse, and y (n,) or (n, targets); returns self.
 
+        X: array, scipy.sparse matrix, pandas DataFrame, dask array (of dense or sparse chunks) or dask
+        DataFrame; y and sample_weight: the same, dense. Rows go together by position, never by index.
+
         Raises:
             ValueError: a parameter out of range, shapes that do not match, NaN or infinity.
-            TypeError: a parameter of the wrong type.
+            TypeError: a parameter of the wrong type, sparse y.
         """
+        for kind, text in self._fit((X, y, sample_weight)):
+            warnings.warn(text, kind, stacklevel=2)
+        return self
+
+    @with_callbacks
+    def _fit(self, given: tuple) -> list:
+        """Fit to X, y, sample_weight; what to warn of: (category, text)."""
         check_parameters(self)
-        if hasattr(X, "__dask_graph__"):
+        if hasattr(given[0], "__dask_graph__"):
             from . import lasso_dask
 
-            with lasso_dask.on_its_client(X), lasso_dask.chunks_named(X, y):
-                return self._fitted(lasso_dask.problem_of(self, X, y, sample_weight))
-        if hasattr(y, "__dask_graph__") or hasattr(sample_weight, "__dask_graph__"):
+            with lasso_dask.on_its_client(given[0]), lasso_dask.chunks_named(*given[:2]):
+                return self._fitted(lasso_dask.problem_of(self, *given), given)
+        here = given
+        if any(hasattr(each, "__dask_graph__") for each in given):
             from .lasso_dask import computed
 
-            y, sample_weight = computed(y, sample_weight)
-        return self._fitted(problem_of(self, X, y, sample_weight))
+            here = computed(*given)
+        return self._fitted(problem_of(self, *here), given)
 
-    def _fitted(self, problem: Problem) -> ElasticNet:
+    def _fitted(self, problem: Problem, given: tuple) -> list:
         from .compile_kernels import compilation_announced
 
+        calls = Calls(self, problem, given)
         starts = start_coefficients(self, problem.shape[1], problem.targets)
         with compilation_announced(bool(self.verbose)):
-            fits = [self._fit_target(problem, k, starts[k]) for k in range(problem.targets)]
-        coef, intercept, gap, passes, complaints, shards = map(list, zip(*fits, strict=True))
-        for complaint in filter(None, complaints):
-            warnings.warn(complaint, ConvergenceWarning, stacklevel=3)
+            fits = [self._fit_target(problem, k, starts[k], calls) for k in range(problem.targets)]
+        coef, intercept, gap, passes, complaints, shards, history = map(list, zip(*fits, strict=True))
         single = len(fits) == 1
         self.coef_ = (coef[0] if single else np.stack(coef)).astype(problem.dtype)
         offsets = np.array(intercept, problem.dtype)
@@ -142,7 +161,10 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         self.dual_gap_ = gap[0] if single else np.array(gap)
         self.n_iter_ = passes[0] if single else passes
         self.shards_ = shards[0] if single else shards
-        return self
+        self.history_ = history[0] if single else history
+        calls.done()
+        told = [(DataConversionWarning, COLUMN_TAKEN)] if problem.column else []
+        return told + [(ConvergenceWarning, complaint) for complaint in complaints if complaint]
 
     def __getstate__(self):
         state = super().__getstate__()
@@ -198,8 +220,8 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _fit_target(self, problem: Problem, target: int, start: np.ndarray) -> tuple:
-        """coef (p,), intercept, dual gap, passes and a complaint or None, for one target."""
+    def _fit_target(self, problem: Problem, target: int, start: np.ndarray, calls: Calls) -> tuple:
+        """coef (p,), intercept, dual gap, passes, a complaint or None, shards, history, for one target."""
         (n, p), wide = problem.shape, problem.axis == 1
         strength, l1 = min(n * float(self.alpha), 1e300), self._l1()
         penalty = Penalty(strength * l1, strength * (1.0 - l1), bool(self.positive))
@@ -216,14 +238,16 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         parts = problem.parts(target, start)
-        progress = Progress(penalty, n) if self.verbose else None
-        done = run(program, parts, seed=seed, callback=progress, gather=False)
-        coef, intercept = assembled(collected(done.shards), p)
+        with calls.following(program) as follower:
+            done = run(program, parts, seed=seed, callback=follower, gather=False)
+        pieces = collected(done.shards)
+        coef, intercept = assembled(pieces, p)
         if not np.isfinite(coef.astype(problem.dtype)).all():
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
         gap, passes = gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
         complaint = self._complaint(done.reports, penalty)
-        return coef, intercept, gap, min(passes, self.max_iter), complaint, done.shards
+        history = history_of([piece.passes for piece in pieces], penalty, n)
+        return coef, intercept, gap, min(passes, self.max_iter), complaint, done.shards, history
 
     @staticmethod
     def _exact_block(axis: int, shape: tuple[int, int], entries: int) -> int:
@@ -254,7 +278,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
     def _complaint(self, reports: list[Report], penalty: Penalty) -> str | None:
         """What to warn about when the last measurement is not good enough."""
         distance = Distance(penalty)(reports)
-        if distance <= self.tol:
+        if distance <= self.tol or any(report.terms.get("stop") for report in reports):
             return None
         if np.isinf(distance) and self.update == "parallel":
             remedy = "the updates diverge; set rho (0.1 is a good start) or update='exact'"

@@ -121,8 +121,8 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
     y, weight = _checked(y, sample_weight)
     X = known(array)
     y = _rows_of("y", y, X.shape, (1, 2))
-    if y.ndim == 2 and y.shape[1] == 1:
-        inputs.column_told()
+    column = y.ndim == 2 and y.shape[1] == 1
+    if column:
         y = y[:, 0]
     weight = None if weight is None else _rows_of("sample_weight", weight, X.shape, (1,))
     if min(X.shape) == 0:
@@ -186,7 +186,9 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
         ]  # fmt: skip
 
     targets = 1 if y.ndim == 1 else y.shape[1]
-    return Problem(X.shape, axis, int(entries), dtype, targets, y.ndim == 1, weight is not None, parts)
+    return Problem(
+        X.shape, axis, int(entries), dtype, targets, y.ndim == 1, column, weight is not None, parts
+    )
 
 
 def _weights(client: Any, futures: list[Any], size: int) -> tuple[list[Any], tuple[float, float] | None]:

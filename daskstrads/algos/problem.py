@@ -18,8 +18,8 @@ _HUGE = 1e100  # its square times a weight of 0 may be nan
 class Problem(NamedTuple):
     """What is to be fitted: X's shape, split axis, stored entries and dtype; the targets; the ranks' parts.
 
-    `flat`: y is 1-D. `weighted`: weights are not all 1. `parts(target, start coefficients)`: one part a rank,
-    or futures of them.
+    `flat`: y is 1-D, or is taken so: a `column`. `weighted`: weights are not all 1. `parts(target, start
+    coefficients)`: one part a rank, or futures of them.
     """
 
     shape: tuple[int, int]
@@ -28,6 +28,7 @@ class Problem(NamedTuple):
     dtype: Any
     targets: int
     flat: bool
+    column: bool
     weighted: bool
     parts: Callable[[int, np.ndarray], list[Any]]
 
