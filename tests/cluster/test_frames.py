@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 
@@ -40,22 +42,22 @@ def test_frames_give_the_answer_of_the_array_case_31(client, shape):
     n = shape[0]
     frame, series = split_at(frame_of(X), 20, n // 2), split_at(pd.Series(y, name="y"), 33)
     weight = pd.Series(np.ones(n))
-    for given in (
+    for inputs in (
         (frame, series),
         (frame, y),
         (frame, da.from_array(y, chunks=7)),
         (frame, series, split_at(weight, 5)),
     ):
-        model = MODEL.fit(*given)
+        model = MODEL.fit(*inputs)
         np.testing.assert_allclose(model.coef_, wanted, atol=1e-12)
         assert list(model.feature_names_in_) == [f"x{j}" for j in range(shape[1])]
-    for given in (
+    for inputs in (
         (da.from_array(X, chunks=(50, 7)), series),
         (X, series),
         (frame_of(X), series),
         (X, da.from_array(y)),
     ):
-        np.testing.assert_allclose(MODEL.fit(*given).coef_, wanted, atol=1e-12)
+        np.testing.assert_allclose(MODEL.fit(*inputs).coef_, wanted, atol=1e-12)
     with pytest.raises(ValueError, match=f"X has {n} rows, y has {n - 20}"):
         MODEL.fit(frame, split_at(pd.Series(y[20:]), 10))
 
@@ -213,19 +215,21 @@ def test_dtypes_of_chunks_case_21(client, dtype):
     np.testing.assert_allclose(model.coef_, MODEL.fit(X.astype(float), np.round(y)).coef_, atol=1e-6)
 
 
-@pytest.mark.parametrize("meta", ["right", "dense"])
-def test_pydata_sparse_chunks_case_32(client, meta):
+def test_pydata_sparse_chunks_case_32(client):
     sparse = pytest.importorskip("sparse")
     X, y = problem()
 
     def kind(block):
         return sparse.COO.from_numpy(np.asarray(block))
 
-    meta = kind(np.empty((0, 0))) if meta == "right" else np.empty((0, 0))
-    for chunks in (50, 8), (-1, -1):
+    wanted = clone(MODEL).fit(X, y)
+    for chunks, meta in (
+        ((50, 8), np.empty((0, 0))),
+        ((-1, -1), kind(np.empty((0, 0)))),
+    ):  # case 35: a wrong meta
         lazy = da.from_array(X, chunks=chunks).map_blocks(kind, meta=meta)
         model = MODEL.fit(lazy, y)
-        np.testing.assert_allclose(model.coef_, MODEL.fit(X, y).coef_, atol=1e-6)
+        np.testing.assert_allclose(model.coef_, wanted.coef_, atol=1e-6)
         np.testing.assert_allclose(model.predict(lazy).compute(), model.predict(X))
 
 
@@ -239,6 +243,41 @@ def test_dense_and_sparse_chunks_under_a_dense_meta_case_35(client):
         MODEL.fit(mixed, y)
     alike = mixed.map_blocks(sp.csr_matrix, meta=sp.csr_matrix((0, 0)))
     np.testing.assert_allclose(MODEL.fit(alike, y).coef_, MODEL.fit(X, y).coef_, atol=1e-6)
+
+
+@st.composite
+def laid_out(draw):
+    """Chunks of X's rows and columns, of y's rows, which rows stay, and what the blocks are."""
+    n, p = draw(st.sampled_from([(30, 40), (80, 8)]))
+
+    def cuts(length):
+        places = draw(st.sets(st.integers(1, length - 1), max_size=3))
+        return tuple(np.diff([0, *sorted(places), length]).tolist())
+
+    keep = np.ones(n, bool)
+    for start, stop in draw(st.lists(st.tuples(st.integers(0, n - 8), st.integers(0, n // 3)), max_size=2)):
+        keep[start : start + stop] = False
+    kind = draw(st.sampled_from([np.asarray, sp.csr_matrix, sp.csc_array, sp.coo_matrix]))
+    return (n, p), cuts(n), cuts(p), cuts(n), keep, kind, draw(st.booleans()), draw(st.booleans())
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(laid_out())
+def test_any_chunks_cases_29_31_32_35_37(client, layout):
+    shape, rows, columns, others, keep, kind, honest, filtered = layout
+    X, y = problem(shape)
+    wanted = MODEL.fit(X[keep], y[keep]) if filtered else MODEL.fit(X, y)
+    meta = kind(np.empty((0, 0))) if honest else np.empty((0, 0))
+    lazy, target = da.from_array(X, chunks=(rows, columns)), da.from_array(y, chunks=(others,))
+    if filtered:  # chunks of unknown sizes, some of them empty
+        lazy, target = (
+            lazy[da.from_array(keep, chunks=(rows,))],
+            target[da.from_array(keep, chunks=(others,))],
+        )
+    lazy = lazy.map_blocks(kind, dtype=float, meta=meta)
+    found = clone(MODEL).fit(lazy, target)
+    np.testing.assert_allclose(found.coef_, wanted.coef_, atol=1e-6)
+    np.testing.assert_allclose(found.intercept_, wanted.intercept_, atol=1e-6)
 
 
 def test_nothing_given_is_changed(client):

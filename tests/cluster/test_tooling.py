@@ -1,9 +1,10 @@
-"""What scikit-learn's tooling does with an estimator, on a cluster: histories, callbacks, searches, pickles."""
+"""What scikit-learn's tooling does with a model on a cluster: histories, callbacks, searches, pickles."""
 
 import pickle
 import subprocess
 import sys
 
+import cloudpickle
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -13,11 +14,14 @@ import pandas as pd
 import pytest
 import sklearn
 from sklearn.base import clone
+from sklearn.metrics import make_scorer, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from daskstrads import ElasticNet, Lasso
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
 def problem(shape=(60, 90)):
@@ -58,6 +62,7 @@ def test_a_search_whose_fits_are_tasks(client):
         found.cv_results_["mean_test_score"], wanted.cv_results_["mean_test_score"], rtol=1e-6
     )
     assert found.best_params_ == wanted.best_params_
+    assert any(client.run(lambda: "sklearn" in sys.modules).values())  # nothing else here loads it there
 
 
 def test_a_search_over_fits_on_the_cluster_with_routed_weights(client):
@@ -66,10 +71,10 @@ def test_a_search_over_fits_on_the_cluster_with_routed_weights(client):
     frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(30)])
     scaler = StandardScaler().set_output(transform="pandas")
     with sklearn.config_context(enable_metadata_routing=True):
+        scorer = make_scorer(r2_score).set_score_request(sample_weight=True)
         model = ElasticNet(tol=1e-8, n_shards=2).set_fit_request(sample_weight=True)
-        model.set_score_request(sample_weight=True)
         pipeline = make_pipeline(scaler.set_fit_request(sample_weight=False), model)
-        search = GridSearchCV(pipeline, {"elasticnet__alpha": [0.01, 1.0]}, cv=2)
+        search = GridSearchCV(pipeline, {"elasticnet__alpha": [0.01, 1.0]}, cv=2, scoring=scorer)
         search.fit(frame, y, sample_weight=weight)
         best = search.best_estimator_[-1]
         assert list(best.feature_names_in_) == list(frame.columns)

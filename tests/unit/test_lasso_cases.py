@@ -8,6 +8,8 @@ import oracles
 import pytest
 import scipy.sparse as sp
 import sklearn.linear_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 from daskstrads import ElasticNet, Lasso
@@ -108,6 +110,49 @@ def test_case_5_the_input_itself():
     model = Lasso(0.1, fit_intercept=False, tol=1e-12).fit(M, [1.0, 2.0])
     assert_same(model, Lasso(0.1, fit_intercept=False, tol=1e-12).fit(M.toarray(), [1.0, 2.0]))
     assert list(M.indices) == [1, 0, 1, 0]
+
+
+@st.composite
+def stored(draw):
+    """X (dense), and the same X sparse: its entries in parts, in any order, with zeros, and of any index."""
+    n, p = draw(st.sampled_from([(6, 9), (40, 5)]))
+    size = draw(st.integers(0, 2 * n))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    rows, columns = rng.integers(0, n, size), rng.integers(0, p, size)  # some come twice
+    values = rng.integers(-3, 4, size) / 2.0  # some are zero
+    X = np.zeros((n, p))
+    np.add.at(X, (rows, columns), values)
+    fmt = draw(st.sampled_from(["csr", "csc", "coo"]))
+    kind = getattr(sp, f"{fmt}_{draw(st.sampled_from(['matrix', 'array']))}")
+    if fmt == "coo":
+        A = kind((values, (rows, columns)), shape=X.shape)
+        names = ["data", "row", "col"]
+    else:
+        lines, others = (rows, columns) if fmt == "csr" else (columns, rows)
+        order = np.argsort(lines, kind="stable")
+        starts = np.searchsorted(lines[order], np.arange((n if fmt == "csr" else p) + 1))
+        A = kind((values[order], others[order], starts), shape=X.shape)
+        names = ["data", "indices", "indptr"]
+        for name in names[1:]:
+            setattr(A, name, getattr(A, name).astype(draw(st.sampled_from([np.int32, np.int64]))))
+    frozen = draw(st.booleans())
+    for name in names:
+        getattr(A, name).flags.writeable = not frozen
+    return X, A, names
+
+
+@settings(max_examples=60)
+@given(stored(), st.integers(1, 3))
+def test_cases_1_3_5_8_however_a_sparse_matrix_is_stored(drawn, n_shards):
+    X, A, names = drawn
+    y = X[:, 0] - 2 * X[:, 3] + np.sin(np.arange(len(X)))
+    before = {name: getattr(A, name).copy() for name in names}
+    model = ElasticNet(0.05, l1_ratio=0.5, tol=1e-12, n_shards=n_shards).fit(A, y)
+    assert_same(model, ElasticNet(0.05, l1_ratio=0.5, tol=1e-12).fit(X, y))
+    np.testing.assert_allclose(model.predict(A), model.predict(X), atol=1e-12)
+    for name, array in before.items():
+        assert getattr(A, name).dtype == array.dtype
+        np.testing.assert_array_equal(getattr(A, name), array)
 
 
 @pytest.mark.parametrize("fmt", ["csr", "csc"])
