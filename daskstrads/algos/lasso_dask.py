@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -62,19 +62,24 @@ def chunks_named(X: Any, y: Any) -> Iterator[None]:
     except ValueError as error:
         found = re.match(r"Input ([Xy]) contains .*", str(error))
         array = found and _array({"X": X, "y": y}[found[1]])
-        if array is None:
-            raise
-        _name_chunk(error, array)
+        if array is not None:
+            with suppress(Exception):  # then it stays as it is
+                _name_chunk(error, array)
         raise
 
 
 def _name_chunk(error: ValueError, array: Any) -> None:
-    """Add the first chunk that is not finite to an error's text."""
-    chunks = array.to_delayed(optimize_graph=False)
+    """Add the first chunk that is not finite to an error's text, of those with the column that it names."""
+    chunks, first = array.to_delayed(optimize_graph=False), 0
+    column = re.search(r"first in column (\d+)", str(error))
+    if column and array.ndim == 2:
+        first = int(np.searchsorted(np.cumsum(array.chunks[1]), int(column[1]), side="right"))
+        chunks = chunks[:, first : first + 1]
     good = dask.compute(*(delayed(all_finite)(chunk) for chunk in chunks.ravel()))
     if not all(good):
-        place = np.unravel_index(good.index(False), chunks.shape)
-        error.args = (f"{error.args[0]}; it is in chunk {tuple(map(int, place))}", *error.args[1:])
+        row, *others = np.unravel_index(good.index(False), chunks.shape)
+        place = (int(row), *(int(other) + first for other in others))
+        error.args = (f"{error.args[0]}; it is in chunk {place}", *error.args[1:])
 
 
 def computed(*given: Any) -> tuple[Any, ...]:

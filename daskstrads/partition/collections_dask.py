@@ -17,7 +17,8 @@ __all__ = ["array_of", "blocks", "check_numbers", "is_frame", "known", "pieces",
 
 def is_frame(given: Any) -> bool:
     """Whether this is a dask DataFrame or Series."""
-    return hasattr(type(given), "divisions")  # of the type: a Delayed has any attribute
+    # Of the type: a Delayed has any attribute. A dask scalar has no dimensions.
+    return hasattr(type(given), "divisions") and given.ndim in (1, 2)
 
 
 def check_numbers(name: str, given: Any) -> None:

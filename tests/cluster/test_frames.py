@@ -167,11 +167,11 @@ def test_a_bad_entry_names_its_chunk_case_10(client, chunks):
     X, y = problem()
     for bad, told in (np.nan, "NaN"), (np.inf, "infinity"):
         wrong = X.copy()
-        wrong[110, 3] = bad
-        place = 110 // chunks[0] if chunks[0] > 0 else 0
+        wrong[110, 17] = bad
+        place, column = (at // size if size > 0 else 0 for at, size in zip((110, 17), chunks, strict=True))
         for kind in np.asarray, sp.csr_matrix:
             lazy = da.from_array(wrong, chunks=chunks).map_blocks(kind, meta=kind(np.empty((0, 0))))
-            with pytest.raises(ValueError, match=rf"Input X contains {told}.*chunk \({place}, 0\)"):
+            with pytest.raises(ValueError, match=rf"Input X contains {told}.*chunk \({place}, {column}\)"):
                 MODEL.fit(lazy, y)
     target = y.copy()
     target[70] = np.nan
@@ -241,6 +241,13 @@ def test_dense_and_sparse_chunks_under_a_dense_meta_case_35(client):
     )
     with pytest.raises(ValueError, match="X has dense and sparse chunks; make them alike"):
         MODEL.fit(mixed, y)
+    with pytest.raises(TypeError, match="y is a"):
+        MODEL.fit(mixed, dd.from_pandas(pd.Series(y), npartitions=2).sum())
+    halves = da.from_array(X, chunks=(20, -1)).map_blocks(  # each rank's columns are of both
+        lambda block, block_info=None: block if block_info[0]["chunk-location"][0] else sp.csr_matrix(block),
+        meta=np.empty((0, 0)),
+    )
+    np.testing.assert_allclose(MODEL.fit(halves, y).coef_, MODEL.fit(X, y).coef_, atol=1e-6)
     alike = mixed.map_blocks(sp.csr_matrix, meta=sp.csr_matrix((0, 0)))
     np.testing.assert_allclose(MODEL.fit(alike, y).coef_, MODEL.fit(X, y).coef_, atol=1e-6)
 
@@ -261,7 +268,7 @@ def laid_out(draw):
     return (n, p), cuts(n), cuts(p), cuts(n), keep, kind, draw(st.booleans()), draw(st.booleans())
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(laid_out())
 def test_any_chunks_cases_29_31_32_35_37(client, layout):
     shape, rows, columns, others, keep, kind, honest, filtered = layout
