@@ -28,6 +28,7 @@ class Recorder:
 
     def __init__(self, stop_at=None):
         self.stop_at, self.events, self.models, self.given, self.gaps = stop_at, [], [], [], []
+        self.rounds = []
 
     def setup(self, estimator, context):
         self.events.append(("setup", context.task_name, context.max_subtasks))
@@ -44,6 +45,7 @@ class Recorder:
         self.models.append(fitted_estimator)
         history = estimator.history_[-1] if isinstance(estimator.history_, list) else estimator.history_
         self.gaps.append(history["gap"][-1])
+        self.rounds.append(history["round"][-1])
         return self.stop_at is not None and context.task_name == "pass" and context.task_id >= self.stop_at
 
 
@@ -71,6 +73,7 @@ def test_a_pass_is_a_task_and_has_its_model(shape, n_shards, container):
     assert last.intercept_ == model.intercept_
     assert not on_the_way[0].coef_.any()
     np.testing.assert_array_equal(recorder.gaps[:-1], model.history_["gap"])
+    np.testing.assert_array_equal(recorder.rounds[:-1], model.history_["round"])
     dense = X.toarray() if sp.issparse(X) else X
     mean = np.average(y, weights=weight)
     assert on_the_way[0].intercept_ == pytest.approx(mean)
