@@ -137,7 +137,7 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         if hasattr(given[0], "__dask_graph__"):
             from . import lasso_dask
 
-            with lasso_dask.on_its_client(given[0]), lasso_dask.chunks_named(*given[:2]):
+            with lasso_dask.on_its_client(given[0]), lasso_dask.chunks_named(*given):
                 return self._fitted(lasso_dask.problem_of(self, *given), given)
         here = given
         if any(hasattr(each, "__dask_graph__") for each in given):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import pairwise
 from typing import Any
@@ -33,7 +33,7 @@ from ..partition.collections_dask import (
 from ..sparse_reduce import tree_sum
 from . import inputs
 from .lasso import ElasticNet
-from .parts_dask import all_finite, is_dense, measured, predicted_block, rank_part, scaled_sum
+from .parts_dask import all_finite, is_dense, measured, predicted_block, rank_part, scaled_sum, valid
 from .problem import Problem, check_finite
 
 __all__ = ["chunks_named", "computed", "on_its_client", "predicted", "problem_of"]
@@ -55,27 +55,29 @@ def on_its_client(X: Any) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def chunks_named(X: Any, y: Any) -> Iterator[None]:
+def chunks_named(X: Any, y: Any, sample_weight: Any) -> Iterator[None]:
     """Have an error about a NaN or an infinity name the chunk it is in; a chunk is looked at only then."""
     try:
         yield
     except ValueError as error:
-        found = re.match(r"Input ([Xy]) contains .*", str(error))
-        array = found and _array({"X": X, "y": y}[found[1]])
-        if array is not None:
-            with suppress(Exception):  # then it stays as it is
-                _name_chunk(error, array)
+        found = re.match(r"(?:Input )?(X|y|sample_weight) (?:contains|must be finite)", str(error))
+        if found is not None:
+            given = {"X": X, "y": y, "sample_weight": sample_weight}[found[1]]
+            with suppress(Exception):  # then the error stays as it is
+                _name_chunk(error, _array(given), valid if given is sample_weight else all_finite)
         raise
 
 
-def _name_chunk(error: ValueError, array: Any) -> None:
-    """Add the first chunk that is not finite to an error's text, of those with the column that it names."""
+def _name_chunk(error: ValueError, array: Any, good_chunk: Callable[[Any], bool]) -> None:
+    """Add the first chunk that is not good to an error's text, of those with the column that it names."""
+    if array is None:
+        return
     chunks, first = array.to_delayed(optimize_graph=False), 0
     column = re.search(r"first in column (\d+)", str(error))
     if column and array.ndim == 2:
         first = int(np.searchsorted(np.cumsum(array.chunks[1]), int(column[1]), side="right"))
         chunks = chunks[:, first : first + 1]
-    good = dask.compute(*(delayed(all_finite)(chunk) for chunk in chunks.ravel()))
+    good = dask.compute(*(delayed(good_chunk)(chunk) for chunk in chunks.ravel()))
     if not all(good):
         row, *others = np.unravel_index(good.index(False), chunks.shape)
         place = (int(row), *(int(other) + first for other in others))

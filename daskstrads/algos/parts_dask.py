@@ -14,7 +14,7 @@ from .lasso_columns import ColumnPart
 from .lasso_rows import RowPart
 from .problem import without_hidden
 
-__all__ = ["all_finite", "is_dense", "measured", "predicted_block", "rank_part", "scaled_sum"]
+__all__ = ["all_finite", "is_dense", "measured", "predicted_block", "rank_part", "scaled_sum", "valid"]
 
 
 def predicted_block(block: Any, coef: np.ndarray, intercept: Any) -> np.ndarray:
@@ -45,9 +45,14 @@ def scaled_sum(weight: np.ndarray, largest: float) -> float:
     return float(_scaled(weight, largest).sum())
 
 
+def valid(weight: np.ndarray) -> bool:
+    """Whether weights are finite and not negative."""
+    return bool(np.isfinite(weight).all() and (weight >= 0).all())
+
+
 def _scaled(weight: np.ndarray, largest: float) -> np.ndarray:
     weight = np.require(weight, np.float64, "A")
-    if not (np.isfinite(weight).all() and (weight >= 0).all() and largest > 0):
+    if not (valid(weight) and largest > 0):
         raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
     weight = weight / largest
     weight[weight < 1e-290] = 0.0  # denormals lose their digits

@@ -177,6 +177,10 @@ def test_a_bad_entry_names_its_chunk_case_10(client, chunks):
     target[70] = np.nan
     with pytest.raises(ValueError, match=r"Input y contains NaN.*chunk \(2,\)"):
         MODEL.fit(da.from_array(X, chunks=chunks), da.from_array(target, chunks=30))
+    for bad in np.nan, -1.0:
+        weight = np.where(np.arange(120) == 70, bad, 1.0)
+        with pytest.raises(ValueError, match=r"sample_weight must be finite and not negative.*chunk \(2,\)"):
+            MODEL.fit(da.from_array(X, chunks=chunks), y, sample_weight=da.from_array(weight, chunks=30))
     wrong = frame_of(X)
     wrong.iloc[70, 2] = np.nan
     with pytest.raises(ValueError, match=r"Input X contains NaN.*chunk \(1, 0\)"):
@@ -228,6 +232,33 @@ def test_pydata_sparse_chunks_case_32(client):
         ((-1, -1), kind(np.empty((0, 0)))),
     ):  # case 35: a wrong meta
         lazy = da.from_array(X, chunks=chunks).map_blocks(kind, meta=meta)
+        model = MODEL.fit(lazy, y)
+        np.testing.assert_allclose(model.coef_, wanted.coef_, atol=1e-6)
+        np.testing.assert_allclose(model.predict(lazy).compute(), model.predict(X))
+
+
+@pytest.mark.parametrize("index", [(np.int32, np.int64), (np.int64, np.int32), (np.int64, np.int64)])
+@pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csc_array])
+def test_chunks_however_they_are_stored_cases_1_3_5_8(client, kind, index):
+    X, y = problem()
+
+    def stored(block):
+        block = kind(block)
+        order = np.concatenate([
+            np.repeat(np.arange(start, stop)[::-1], 2)
+            for start, stop in zip(block.indptr[:-1], block.indptr[1:], strict=True)
+        ])  # fmt: skip
+        values, indices = block.data[order] / 2, block.indices[order]
+        values[:2] += [1.0, -1.0]  # of the same entry
+        again = kind((values, indices, 2 * block.indptr), shape=block.shape)
+        again.indices, again.indptr = again.indices.astype(index[0]), again.indptr.astype(index[1])
+        for array in again.data, again.indices, again.indptr:
+            array.flags.writeable = False
+        return again
+
+    wanted = clone(MODEL).fit(X, y)
+    for chunks in (50, 8), (-1, -1):
+        lazy = da.from_array(X, chunks=chunks).map_blocks(stored, meta=kind(np.empty((0, 0))))
         model = MODEL.fit(lazy, y)
         np.testing.assert_allclose(model.coef_, wanted.coef_, atol=1e-6)
         np.testing.assert_allclose(model.predict(lazy).compute(), model.predict(X))
