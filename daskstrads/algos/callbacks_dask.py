@@ -15,44 +15,52 @@ from ..engine.placement_dask import current_client
 
 __all__ = ["relayed"]
 
+_TOPIC = "daskstrads-passes"  # one for all fits: Dask keeps topics, their last events and handlers for good
 _PATIENCE = 5.0  # seconds for the last passes to arrive once the fit has ended
-_asked: set[str] = set()  # on a worker: topics of the fits that are to stop
+_asked: set[str] = set()  # on a worker: the fits that are to stop
+_running: dict[str, queue.SimpleQueue[Any]] = {}  # on the client: what is told of each fit
 
 
 class _Teller:
     """Rank 0's side: tells of a pass; returns whether the client has asked for the end meanwhile."""
 
-    def __init__(self, topic: str):
-        self.topic = topic
+    def __init__(self, fit: str):
+        self.fit = fit
 
     def __call__(self, row: dict[str, Any], pieces: Any, last: bool) -> bool:
         worker = get_worker()
-        worker.log_event(self.topic, {"worker": worker.address, "row": row, "last": last})
-        return self.topic in _asked
+        worker.log_event(_TOPIC, {"fit": self.fit, "worker": worker.address, "row": row, "last": last})
+        return self.fit in _asked
 
 
-def _ask(topic: str) -> None:
-    _asked.add(topic)
+def _ask(fit: str) -> None:
+    _asked.add(fit)
 
 
-def _forget(topic: str) -> None:
-    _asked.discard(topic)
+def _forget(fit: str) -> None:
+    _asked.discard(fit)
+
+
+def _heard(event: tuple[float, dict[str, Any]]) -> None:
+    """A client's event: of one of its fits, or of another client's."""
+    told = _running.get(event[1]["fit"])
+    if told is not None:
+        told.put(event[1])
 
 
 class _Relay:
     """The client's side: a thread that calls `listener` for each pass, in order."""
 
-    def __init__(self, client: Client, listener: Callable[[dict[str, Any], Any, bool], bool]):
-        self.client, self.listener = client, listener
-        self.topic = f"daskstrads-passes-{uuid.uuid4().hex}"
-        self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(self, client: Client, fit: str, listener: Callable[[dict[str, Any], Any, bool], bool]):
+        self.client, self.fit, self.listener = client, fit, listener
+        self.told: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.error: BaseException | None = None
         self.over = threading.Event()  # the last pass has been heard of
         self.asked = ""  # the worker that was asked to stop
         self.thread = threading.Thread(target=self._listen, name="daskstrads-callbacks", daemon=True)
 
     def _listen(self) -> None:
-        while (event := self.queue.get()) is not None:
+        while (event := self.told.get()) is not None:
             try:
                 stop = self.error is None and self.listener(event["row"], None, event["last"])
             except BaseException as error:  # raised in fit's own thread, once the ranks have ended
@@ -61,7 +69,7 @@ class _Relay:
                 self.over.set()
             elif stop and not self.asked:
                 self.asked = event["worker"]
-                self.client.run(_ask, self.topic, workers=[self.asked])
+                self.client.run(_ask, self.fit, workers=[self.asked])
 
 
 @contextmanager
@@ -73,18 +81,18 @@ def relayed(listener: Callable[[dict[str, Any], Any, bool], bool]) -> Iterator[_
     """
     client = current_client()
     assert client is not None
-    relay = _Relay(client, listener)
-    client.subscribe_topic(relay.topic, lambda event: relay.queue.put(event[1]))
+    relay = _Relay(client, uuid.uuid4().hex, listener)
+    _running[relay.fit] = relay.told
+    client.subscribe_topic(_TOPIC, _heard)
     relay.thread.start()
     try:
-        yield _Teller(relay.topic)
+        yield _Teller(relay.fit)
         relay.over.wait(_PATIENCE)
     finally:
-        relay.queue.put(None)
+        del _running[relay.fit]
+        relay.told.put(None)
         relay.thread.join()
-        if client.status == "running":
-            client.unsubscribe_topic(relay.topic)
-            if relay.asked:
-                client.run(_forget, relay.topic, workers=[relay.asked])
+        if relay.asked and client.status == "running":
+            client.run(_forget, relay.fit, workers=[relay.asked])
     if relay.error is not None:
         raise relay.error

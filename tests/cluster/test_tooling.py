@@ -1,8 +1,11 @@
 """What scikit-learn's tooling does with a model on a cluster: histories, callbacks, searches, pickles."""
 
+import gc
 import pickle
 import subprocess
 import sys
+import threading
+import weakref
 
 import cloudpickle
 import dask
@@ -135,6 +138,26 @@ def test_callbacks_are_called_here(client, transport):
     model = with_callbacks(MODEL, recorder).fit(da.from_array(X, chunks=(-1, 30)), y)
     assert recorder.events == ["setup", *[("pass", False)] * model.n_iter_, ("fit", True), "teardown"]
     np.testing.assert_array_equal(recorder.gaps[:-1], model.history_["gap"])
+
+
+def test_two_fits_at_once_call_their_own_callbacks_and_leave_nothing_behind(client):
+    X, y = problem()
+    recorders, histories, models = [Recorder(), Recorder()], {}, []
+
+    def fit(recorder, alpha):
+        model = with_callbacks(MODEL, recorder).set_params(alpha=alpha)
+        models.append(weakref.ref(model))
+        histories[recorder] = model.fit(da.from_array(X, chunks=(-1, 30)), y).history_["gap"]
+
+    threads = [threading.Thread(target=fit, args=each) for each in zip(recorders, (0.05, 0.1), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for recorder in recorders:
+        np.testing.assert_array_equal(recorder.gaps[:-1], histories[recorder])
+    gc.collect()
+    assert [model() for model in models] == [None, None]
 
 
 def test_a_callback_stops_a_fit_on_the_cluster(client, transport):
