@@ -15,7 +15,7 @@ FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 @njit(nogil=True, cache=True)
 def entries(offsets, o):
-    """Places of vector o's entries; unsigned, since checking whether one counts from the end costs a third."""
+    """Places of vector o's entries; unsigned: to check whether one counts from the end costs a third."""
     return range(np.uint64(offsets[o]), np.uint64(offsets[o + 1]))
 
 

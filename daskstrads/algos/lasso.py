@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from joblib import cpu_count
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..comm.local import launch
-from ..engine.run import check_memory, collected, ranks_available, run
-from ..partition import Slab, split, split_axis
+from ..engine.run import collected, ranks_available, run
+from ..partition import split_axis
 from ..schedule import Certified, DynamicPriority, Policy, Report, RoundRobin
-from .design import SparseDesign
+from .callbacks import CallbackSupportMixin, Calls, with_callbacks
+from .followed import LassoColumns, LassoRows
+from .inputs import COLUMN_TAKEN, check_parameters, problem_of, start_coefficients
 from .lasso_block import Rules, assembled
-from .lasso_columns import ColumnPart, LassoColumns
-from .lasso_rows import LassoRows, RowPart
 from .objective import Distance, Penalty, gap_of
-from .problem import Problem, check_sparse, memory_plan
-from .progress import Progress
+from .problem import Problem, memory_plan
+from .progress import history_of
 
 __all__ = ["ElasticNet", "Lasso"]
 
@@ -37,7 +34,7 @@ _SHARE = 0.1  # of the measured distance: how far the columns that are near are 
 _WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
 
 
-class ElasticNet(RegressorMixin, BaseEstimator):
+class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     """Linear regression with l1 and l2 penalties, by model-parallel coordinate descent.
 
     Minimises, as scikit-learn does, for X (n, p) and y (n,) or (n, targets)::
@@ -75,7 +72,16 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         shards_: the model as its ranks hold it, each a `Piece` of nonzero coefficients (a list of these lists
             for several targets); with a Client, Futures of what stays on the workers until the model goes.
             Not pickled.
+        history_: a dict of arrays, an entry a full pass: "round" (of the engine), "objective" and "gap" in
+            units of the objective, "support", "updates" (coordinate updates so far), "seconds"; a list of
+            dicts for several targets.
         n_features_in_, feature_names_in_: as in scikit-learn.
+
+    With scikit-learn 1.9 or later, `set_callbacks` takes its callbacks (`sklearn.callback`): a fit's tasks
+    are its passes (with several targets, these are a target's tasks); `history_` grows as they end. One
+    whose `on_fit_task_end` returns True ends the fit early, after one more pass and without a
+    ConvergenceWarning. On a cluster the hooks run in the client's process, a little later, and a pass has no
+    `fitted_estimator`.
     """
 
     def __init__(
@@ -114,27 +120,41 @@ class ElasticNet(RegressorMixin, BaseEstimator):
     def fit(self, X, y, sample_weight=None):
         """Fit to X (n, p), dense or sparse, and y (n,) or (n, targets); returns self.
 
+        X: array, scipy.sparse matrix, pandas DataFrame, dask array (of dense or sparse chunks) or dask
+        DataFrame; y and sample_weight: the same, dense. Rows go together by position, never by index.
+
         Raises:
             ValueError: a parameter out of range, shapes that do not match, NaN or infinity.
-            TypeError: a parameter of the wrong type.
+            TypeError: a parameter of the wrong type, sparse y.
         """
-        self._check_parameters()
-        if not hasattr(X, "__dask_graph__"):
-            return self._fitted(self._problem(X, y, sample_weight))
-        from .lasso_dask import on_its_client, problem_of
+        for kind, text in self._fit((X, y, sample_weight)):
+            warnings.warn(text, kind, stacklevel=2)
+        return self
 
-        with on_its_client(X):
-            return self._fitted(problem_of(self, X, y, sample_weight))
+    @with_callbacks
+    def _fit(self, given: tuple) -> list:
+        """Fit to X, y, sample_weight; what to warn of: (category, text)."""
+        check_parameters(self)
+        if hasattr(given[0], "__dask_graph__"):
+            from . import lasso_dask
 
-    def _fitted(self, problem: Problem) -> ElasticNet:
+            with lasso_dask.on_its_client(given[0]), lasso_dask.chunks_named(*given):
+                return self._fitted(lasso_dask.problem_of(self, *given), given)
+        here = given
+        if any(hasattr(each, "__dask_graph__") for each in given):
+            from .lasso_dask import computed
+
+            here = computed(*given)
+        return self._fitted(problem_of(self, *here), given)
+
+    def _fitted(self, problem: Problem, given: tuple) -> list:
         from .compile_kernels import compilation_announced
 
-        starts = self._start_coefficients(problem.shape[1], problem.targets)
+        calls = Calls(self, problem, given)
+        starts = start_coefficients(self, problem.shape[1], problem.targets)
         with compilation_announced(bool(self.verbose)):
-            fits = [self._fit_target(problem, k, starts[k]) for k in range(problem.targets)]
-        coef, intercept, gap, passes, complaints, shards = map(list, zip(*fits, strict=True))
-        for complaint in filter(None, complaints):
-            warnings.warn(complaint, ConvergenceWarning, stacklevel=3)
+            fits = [self._fit_target(problem, k, starts[k], calls) for k in range(problem.targets)]
+        coef, intercept, gap, passes, complaints, shards, history = map(list, zip(*fits, strict=True))
         single = len(fits) == 1
         self.coef_ = (coef[0] if single else np.stack(coef)).astype(problem.dtype)
         offsets = np.array(intercept, problem.dtype)
@@ -142,7 +162,10 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         self.dual_gap_ = gap[0] if single else np.array(gap)
         self.n_iter_ = passes[0] if single else passes
         self.shards_ = shards[0] if single else shards
-        return self
+        self.history_ = history[0] if single else history
+        calls.done()
+        told = [(DataConversionWarning, COLUMN_TAKEN)] if problem.column else []
+        return told + [(ConvergenceWarning, complaint) for complaint in complaints if complaint]
 
     def __getstate__(self):
         state = super().__getstate__()
@@ -158,6 +181,17 @@ class ElasticNet(RegressorMixin, BaseEstimator):
             return predicted(self, X)
         X = validate_data(self, X, accept_sparse=("csr", "csc", "coo"), reset=False)
         return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
+
+    def score(self, X, y, sample_weight=None):
+        """R^2 of `predict(X)` against y, as scikit-learn's regressors; computed at once for dask data."""
+        if not any(hasattr(given, "__dask_graph__") for given in (X, y, sample_weight)):
+            return super().score(X, y, sample_weight)
+        from sklearn.metrics import r2_score
+
+        from .lasso_dask import computed
+
+        predicted, y, weight = computed(self.predict(X), y, sample_weight)
+        return r2_score(y, predicted, sample_weight=weight)
 
     def memory_plan(self, shape, nnz=None, *, dtype=np.float64, n_ranks=None):
         """What each rank of a fit to X of this `shape` needs, a `MemoryPlan` that prints itself.
@@ -187,105 +221,8 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _check_parameters(self) -> None:
-        for name, low, high in (
-            ("alpha", 0, np.inf), ("l1_ratio", 0, 1), ("tol", 0, np.inf), ("max_iter", 1, np.inf),
-            ("rho", 0, np.inf), ("n_shards", 1, np.inf),
-        ):  # fmt: skip
-            value: Any = getattr(self, name, 1)  # Lasso has no l1_ratio
-            if value is None and name in ("rho", "n_shards"):
-                continue
-            kind = Integral if name in ("max_iter", "n_shards") else Real
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise TypeError(f"{name} must be {kind.__name__.lower()}, got {value!r}")
-            if not low <= float(value) <= high or (name == "alpha" and np.isinf(float(value))):
-                raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
-        for name in ("fit_intercept", "copy_X", "warm_start", "positive"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        choices_of = {"selection": ("dynamic", "cyclic", "random"), "update": ("exact", "parallel")}
-        for name, choices in choices_of.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
-
-    @staticmethod
-    def _weights(sample_weight: Any, X: Any) -> np.ndarray:
-        """Weights (n,) that sum to n: only their ratios matter, as in scikit-learn's Lasso."""
-        if sample_weight is None:
-            return np.ones(X.shape[0])
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weight.any():
-            raise ValueError("sample_weight is zero everywhere: there is nothing to fit")
-        weight = weight / weight.max()
-        weight[weight < 1e-290] = 0.0  # denormals lose their digits
-        return weight * (len(weight) / weight.sum())
-
-    def _problem(self, X: Any, y: Any, sample_weight: Any) -> Problem:
-        """What is to be fitted, checked, and cut into shards."""
-        if sp.issparse(y):
-            raise TypeError(
-                "y is sparse; fit takes a dense one: y.toarray(), or .ravel() of that for one target"
-            )
-        # X's entries are checked by the ranks, in their first pass.
-        kinds = {"accept_sparse": ("csc", "csr"), "dtype": [np.float64, np.float32]}
-        X, y = validate_data(self, X, y, **kinds, multi_output=True, y_numeric=True, ensure_all_finite=False)
-        targets = np.asarray(y, np.float64).reshape(len(y), -1)
-        if np.isnan(targets).any():
-            raise ValueError("Input y contains NaN")
-        weight = self._weights(sample_weight, X)
-        if not np.isfinite(np.einsum("i,ij,ij->j", weight, targets, targets)).all():
-            raise ValueError("y is too large: its sum of squares overflows; rescale it")
-        X, slabs = self._slabs(X)
-
-        def parts(k: int, start: np.ndarray) -> list[Any]:
-            y = np.ascontiguousarray(targets[:, k])
-            if slabs[0].axis == 1:
-                return [ColumnPart(slab, y, weight, start[slab.start : slab.stop]) for slab in slabs]
-            return [
-                RowPart(slab, y[slab.start : slab.stop], weight[slab.start : slab.stop], start)
-                for slab in slabs
-            ]
-
-        entries = sum(slab.entries for slab in slabs)
-        weighted = bool((weight != 1.0).any())
-        return Problem(
-            X.shape, slabs[0].axis, entries, X.dtype, targets.shape[1], np.ndim(y) == 1, weighted, parts
-        )
-
-    def _slabs(self, X: Any) -> tuple[Any, list[Slab]]:
-        """X's shards; a sparse X with unsorted or repeated entries is put right on a copy."""
-        axis = split_axis(X.shape)
-        entries = X.nnz if sp.issparse(X) else X.size
-        size = self._n_ranks(X.shape, entries)
-        check_memory(
-            self.memory_plan(X.shape, entries if sp.issparse(X) else None, dtype=X.dtype, n_ranks=size)
-        )
-        if not sp.issparse(X):
-            return X, split(X, size, axis)
-        check_sparse(X, converted=X.format != ("csc" if axis == 1 else "csr"))
-        X = X.tocsc() if axis == 1 else X.tocsr()
-        slabs = split(X, size, axis)
-        if any(launch(lambda _, slab: SparseDesign(slab.matrix, slab.axis).order(), slabs)):
-            X = X.copy()
-            X.sum_duplicates()
-            slabs = split(X, size, axis)
-        return X, slabs
-
-    def _start_coefficients(self, p: int, targets: int) -> np.ndarray:
-        if not (self.warm_start and hasattr(self, "coef_")):
-            return np.zeros((targets, p))
-        if not np.isfinite(self.coef_).all():
-            raise ValueError("warm_start: coef_ is not finite; refit with warm_start=False")
-        start = np.asarray(self.coef_, np.float64).reshape(-1, p) if np.size(self.coef_) % p == 0 else None
-        if start is None or len(start) != targets:
-            raise ValueError(
-                f"warm_start: coef_ has shape {np.shape(self.coef_)}, the data need ({targets}, {p}); "
-                "refit with warm_start=False"
-            )
-        return np.maximum(start, 0.0) if self.positive else start
-
-    def _fit_target(self, problem: Problem, target: int, start: np.ndarray) -> tuple:
-        """coef (p,), intercept, dual gap, passes and a complaint or None, for one target."""
+    def _fit_target(self, problem: Problem, target: int, start: np.ndarray, calls: Calls) -> tuple:
+        """coef (p,), intercept, dual gap, passes, a complaint or None, shards, history, for one target."""
         (n, p), wide = problem.shape, problem.axis == 1
         strength, l1 = min(n * float(self.alpha), 1e300), self._l1()
         penalty = Penalty(strength * l1, strength * (1.0 - l1), bool(self.positive))
@@ -304,20 +241,24 @@ class ElasticNet(RegressorMixin, BaseEstimator):
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         parts = problem.parts(target, start)
-        progress = Progress(penalty, n) if self.verbose else None
-        done = run(program, parts, seed=seed, callback=progress, gather=False)
-        coef, intercept = assembled(collected(done.shards), p)
+        with calls.following(program) as follower:
+            done = run(program, parts, seed=seed, callback=follower, gather=False)
+        pieces = collected(done.shards)
+        coef, intercept = assembled(pieces, p)
         if not np.isfinite(coef.astype(problem.dtype)).all():
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
         gap, passes = gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
         complaint = self._complaint(done.reports, penalty)
-        return coef, intercept, gap, min(passes, self.max_iter), complaint, done.shards
+        history = history_of([piece.passes for piece in pieces], penalty, n)
+        return coef, intercept, gap, min(passes, self.max_iter), complaint, done.shards, history
 
     @staticmethod
     def _exact_block(axis: int, shape: tuple[int, int], entries: int) -> int:
         """Variables of a block that is solved to its optimum; a function of the problem alone."""
         if axis == 0:
-            return _ROW_BLOCK
+            # Of dense rows, a Gram matrix costs block^2 a row where a full pass costs p.
+            dense = entries == shape[0] * shape[1]
+            return min(_ROW_BLOCK, max(32, int(4 * shape[1] ** 0.5))) if dense else _ROW_BLOCK
         fewest, most = _COLUMN_BLOCK
         return int(np.clip(_BLOCK_ENTRIES * shape[1] // max(1, entries), fewest, most))
 
@@ -343,7 +284,7 @@ class ElasticNet(RegressorMixin, BaseEstimator):
     def _complaint(self, reports: list[Report], penalty: Penalty) -> str | None:
         """What to warn about when the last measurement is not good enough."""
         distance = Distance(penalty)(reports)
-        if distance <= self.tol:
+        if distance <= self.tol or any(report.terms.get("stop") for report in reports):
             return None
         if np.isinf(distance) and self.update == "parallel":
             remedy = "the updates diverge; set rho (0.1 is a good start) or update='exact'"

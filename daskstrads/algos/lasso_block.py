@@ -52,13 +52,14 @@ class Rules(NamedTuple):
 
 class Piece(NamedTuple):
     """What a rank holds of the model: its nonzero coefficients (`ids` int64, `values`), its share of the
-    intercept, y's mean.
+    intercept, y's mean; (round, seconds, terms) of every measurement, where they are kept (`followed`).
     """
 
     ids: np.ndarray
     values: np.ndarray
     offset: float
     y_mean: float
+    passes: Any = ()
 
 
 def assembled(pieces: list[Piece], p: int) -> tuple[np.ndarray, float]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from ..partition import Compressed, Slab
+from ..partition.collections_dask import scipy_block
 from ..partition.collections_dask import slab as slab_of
 from .lasso_columns import ColumnPart
 from .lasso_rows import RowPart
+from .problem import without_hidden
 
-__all__ = ["measured", "predicted_block", "rank_part"]
+__all__ = ["all_finite", "is_dense", "measured", "predicted_block", "rank_part", "scaled_sum", "valid"]
 
 
 def predicted_block(block: Any, coef: np.ndarray, intercept: Any) -> np.ndarray:
     """X b + c of a chunk, dense or sparse."""
-    if hasattr(block, "to_scipy_sparse"):
-        block = block.to_scipy_sparse()
-    return np.asarray(block @ coef.T) + intercept
+    return np.asarray(scipy_block(block) @ coef.T) + intercept
 
 
 def measured(slab: Slab) -> np.ndarray:
@@ -28,14 +29,30 @@ def measured(slab: Slab) -> np.ndarray:
     return np.array([slab.entries, values.dtype == np.float32, dense], np.int64)
 
 
+def is_dense(block: Any) -> int:
+    """1 for a dense block."""
+    return int(isinstance(block, np.ndarray))
+
+
+def all_finite(block: Any) -> bool:
+    """Whether a chunk, dense or sparse, has no NaN and no infinity."""
+    block = scipy_block(block)
+    return bool(np.isfinite(block.data if sp.issparse(block) else block).all())
+
+
 def scaled_sum(weight: np.ndarray, largest: float) -> float:
     """Sum of the weights over the largest of all: sums of weights may overflow."""
     return float(_scaled(weight, largest).sum())
 
 
+def valid(weight: np.ndarray) -> bool:
+    """Whether weights are finite and not negative."""
+    return bool(np.isfinite(weight).all() and (weight >= 0).all())
+
+
 def _scaled(weight: np.ndarray, largest: float) -> np.ndarray:
     weight = np.require(weight, np.float64, "A")
-    if not (np.isfinite(weight).all() and (weight >= 0).all() and largest > 0):
+    if not (valid(weight) and largest > 0):
         raise ValueError("sample_weight must be finite and not negative, and not zero everywhere")
     weight = weight / largest
     weight[weight < 1e-290] = 0.0  # denormals lose their digits
@@ -75,6 +92,7 @@ def rank_part(
         weight = np.ones(len(y))
     else:
         weight = _scaled(np.asarray(weight), scale[0]) * (shape[0] / scale[1])
+        slab, y = without_hidden(slab, weight), np.where(weight > 0, y, 0.0)
     if not np.isfinite(np.einsum("i,i,i->", weight, y, y)):
         raise ValueError("y is too large: its sum of squares overflows; rescale it")
     if start is None:

@@ -6,15 +6,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
-__all__ = ["MemoryPlan", "Problem", "check_sparse", "memory_plan"]
+from ..partition import Compressed, Slab
+
+__all__ = ["MemoryPlan", "Problem", "check_finite", "check_sparse", "memory_plan", "without_hidden"]
+
+_HUGE = 1e100  # its square times a weight of 0 may be nan
 
 
 class Problem(NamedTuple):
     """What is to be fitted: X's shape, split axis, stored entries and dtype; the targets; the ranks' parts.
 
-    `flat`: y is 1-D. `weighted`: weights are not all 1. `parts(target, start coefficients)`: one part a rank,
-    or futures of them.
+    `flat`: y is 1-D, or is taken so: a `column`. `weighted`: weights are not all 1. `parts(target, start
+    coefficients)`: one part a rank, or futures of them.
     """
 
     shape: tuple[int, int]
@@ -23,6 +28,7 @@ class Problem(NamedTuple):
     dtype: Any
     targets: int
     flat: bool
+    column: bool
     weighted: bool
     parts: Callable[[int, np.ndarray], list[Any]]
 
@@ -39,6 +45,44 @@ def check_sparse(X: Any, converted: bool) -> None:
     stored = X.indices[: starts[-1]]
     if converted and len(stored) and not (stored.min() >= 0 and stored.max() < length):
         raise ValueError(f"sparse X has an index outside its shape; expected indices in [0, {length})")
+
+
+def check_finite(given: Any, name: str = "X") -> None:
+    """Raise ValueError naming the first column of an array, dense or sparse, that holds NaN or infinity."""
+    values = given.data if sp.issparse(given) else given
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum(dtype=np.float64)) or np.isfinite(values).all():
+            return
+    if sp.issparse(given):
+        entries = given.tocoo()
+        values, columns = entries.data, entries.col
+    else:
+        values = values.reshape(len(values), -1)
+        columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    missing = np.isnan(values)
+    what, bad = ("NaN", missing) if missing.any() else ("infinity", ~np.isfinite(values))
+    where = f" (first in column {columns[bad].min()})" if given.ndim == 2 else ""
+    raise ValueError(f"Input {name} contains {what}{where}; impute or drop it before fit")
+
+
+def without_hidden(slab: Slab, weight: np.ndarray) -> Slab:
+    """The slab with its rows of weight 0 zeroed, on a copy, where a huge entry of theirs would be felt.
+
+    `weight` (rows of the slab). NaN and infinity stay: they are errors wherever they are.
+    """
+    matrix = slab.matrix
+    values = matrix.values if isinstance(matrix, Compressed) else matrix
+    if weight.all() or not values.size or not _HUGE < max(values.max(), -values.min()) < np.inf:
+        return slab
+    if not isinstance(matrix, Compressed):
+        hidden = (weight == 0)[:, None]
+    elif slab.axis == 1:
+        hidden = weight[matrix.indices] == 0
+    else:
+        hidden = np.repeat(weight == 0, np.diff(matrix.offsets))
+    values = np.where(hidden, values.dtype.type(0), values)
+    values.flags.writeable = False
+    return slab._replace(matrix=matrix._replace(values=values) if isinstance(matrix, Compressed) else values)
 
 
 class MemoryPlan(NamedTuple):

@@ -17,7 +17,7 @@ from .plans import asked
 from .program import check_program
 from .rank import Parked, Rank
 
-__all__ = ["Run", "check_memory", "collected", "launch", "ranks_available", "run", "say"]
+__all__ = ["Run", "check_memory", "collected", "launch", "on_cluster", "ranks_available", "run", "say"]
 
 
 _SLOW, _SLOW_ROUNDS = 1.0, 3  # seconds a round, and how many in a row: then tasks cost nothing to speak of
@@ -130,6 +130,11 @@ def check_memory(plan: Any) -> None:
         from .placement_dask import check_memory_limits
 
         check_memory_limits(client, plan.ranks, plan.total, str(plan))
+
+
+def on_cluster() -> bool:
+    """Whether a run would use a cluster: there is a current Client, and this is no task."""
+    return _client() is not None
 
 
 def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Data shards of dask arrays: slabs made on the workers from the chunks, moved from worker to worker."""
+"""Data shards of dask arrays and frames: slabs made on the workers from the chunks, moved between workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,63 @@ from dask import delayed
 from .arrays import Slab, compress
 from .balance import balanced_bounds
 
-__all__ = ["blocks", "known", "pieces", "slab"]
+__all__ = ["array_of", "blocks", "check_numbers", "is_frame", "known", "pieces", "scipy_block", "slab"]
+
+
+def is_frame(given: Any) -> bool:
+    """Whether this is a dask DataFrame or Series."""
+    # Of the type: a Delayed has any attribute. A dask scalar has no dimensions.
+    return hasattr(type(given), "divisions") and given.ndim in (1, 2)
+
+
+def check_numbers(name: str, given: Any) -> None:
+    """Look at the dtypes of a dask collection, before anything of it is computed.
+
+    Raises:
+        ValueError: one that is complex, or no number; of a DataFrame, names the columns.
+    """
+    frame = is_frame(given)
+    if frame and given.ndim == 2:
+        dtypes = {f"{column!r} ({dtype})": dtype for column, dtype in given.dtypes.items()}
+    else:
+        dtypes = {str(given.dtype): given.dtype}
+    if any(dtype.kind == "c" for dtype in dtypes.values()):
+        raise ValueError(f"Complex data not supported: {name} is complex")
+    # An array of objects may hold numbers; a frame's columns of objects are what could not be read as such.
+    bad = [told for told, dtype in dtypes.items() if dtype.kind not in ("biuf" if frame else "biufO")]
+    if bad:
+        raise ValueError(f"{name} must hold numbers, got {', '.join(bad)}; convert or drop that before fit")
+
+
+def array_of(frame: Any) -> Any:
+    """The dask array of a dask DataFrame (rows, columns) or Series (rows,), a chunk a partition.
+
+    float32 where all columns are, else float64; CSR chunks where all columns are sparse. Lengths of chunks
+    are unknown.
+    """
+    flat = frame.ndim == 1
+    dtypes = [frame.dtype] if flat else list(frame.dtypes)
+    single = all(dtype.kind == "f" and getattr(dtype, "subtype", dtype).itemsize == 4 for dtype in dtypes)
+    dtype = np.dtype(np.float32 if single else np.float64)
+    shape = (np.nan,) if flat else (np.nan, len(dtypes))
+    meta = np.empty((0,) * len(shape), dtype)
+    if not flat and _all_sparse(dtypes):
+        meta = sp.csr_matrix((0, 0), dtype=dtype)
+    made = [delayed(frame_block, pure=True)(part, dtype) for part in frame.to_delayed()]
+    return da.concatenate([da.from_delayed(part, shape, meta=meta) for part in made])
+
+
+def frame_block(part: Any, dtype: np.dtype) -> Any:
+    """What a worker makes of a partition: an ndarray, or CSR where all columns are sparse; NA is nan."""
+    dtypes = [part.dtype] if part.ndim == 1 else list(part.dtypes)
+    if part.ndim == 2 and _all_sparse(dtypes):
+        return part.sparse.to_coo().tocsr().astype(dtype)
+    missing = {} if all(isinstance(each, np.dtype) for each in dtypes) else {"na_value": np.nan}
+    return part.to_numpy(dtype=dtype, **missing)
+
+
+def _all_sparse(dtypes: list[Any]) -> bool:
+    return bool(dtypes) and all(type(dtype).__name__ == "SparseDtype" for dtype in dtypes)
 
 
 def known(X: Any) -> Any:
@@ -34,16 +90,19 @@ def blocks(X: Any, size: int, axis: int) -> tuple[list[Any], np.ndarray]:
         bounds = np.concatenate([[0], np.cumsum(X.chunks[axis], dtype=np.int64)])
     else:
         bounds = _bounds(X.shape, size, axis)
-        if not isinstance(X._meta, np.ndarray):
-            X = X.map_blocks(_sliceable, dtype=X.dtype, meta=X._meta)
+        X = X.map_blocks(scipy_block, dtype=X.dtype, meta=X._meta)  # whatever the meta says
         lengths = tuple(int(length) for length in np.diff(bounds))
         X = X.rechunk((lengths, (X.shape[1],)) if axis == 0 else ((X.shape[0],), lengths))
     return list(X.to_delayed(optimize_graph=False).ravel()), bounds
 
 
-def _sliceable(block: Any) -> Any:
-    """The block, in a format that can be cut: COO, BSR and others cannot."""
-    return block.tocsr() if sp.issparse(block) and block.format not in ("csr", "csc") else block
+def scipy_block(block: Any) -> Any:
+    """The block as an ndarray or in a scipy.sparse format that can be cut: COO, BSR and others cannot."""
+    if hasattr(block, "to_scipy_sparse"):  # pydata sparse
+        block = block.to_scipy_sparse()
+    if sp.issparse(block):
+        return block if block.format in ("csr", "csc") else block.tocsr()
+    return np.asarray(block)  # products of np.matrix differ
 
 
 def pieces(v: Any, bounds: np.ndarray | None) -> list[Any]:
@@ -65,10 +124,9 @@ def slab(block: Any, axis: int, start: int, stop: int) -> Slab:
         ValueError: a block of another shape than its dask array says, or of complex numbers.
     """
     # Looked at here and not in the collection's meta, which may be wrong.
-    if hasattr(block, "to_scipy_sparse"):  # pydata sparse
-        block = block.to_scipy_sparse()
+    block = scipy_block(block)
     if not sp.issparse(block):
-        block = np.require(np.asarray(block), requirements="A")  # asarray: products of np.matrix differ
+        block = np.require(block, requirements="A")
     if block.ndim != 2 or block.shape[axis] != stop - start:
         raise ValueError(
             f"a chunk of X has shape {block.shape}, but its dask array says {stop - start} for axis {axis}: "

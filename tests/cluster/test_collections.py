@@ -142,7 +142,7 @@ def test_a_fit_that_does_not_fit_is_refused_before_it_starts():
 
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit="300MiB", dashboard_address=":0"
+            n_workers=2, threads_per_worker=1, memory_limit="600MiB", dashboard_address=":0"
         ) as cluster,
         Client(cluster),
     ):

@@ -8,7 +8,9 @@ import oracles
 import pytest
 import scipy.sparse as sp
 import sklearn.linear_model
-from sklearn.exceptions import ConvergenceWarning
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 from daskstrads import ElasticNet, Lasso
 
@@ -110,6 +112,49 @@ def test_case_5_the_input_itself():
     assert list(M.indices) == [1, 0, 1, 0]
 
 
+@st.composite
+def stored(draw):
+    """X (dense), and the same X sparse: its entries in parts, in any order, with zeros, and of any index."""
+    n, p = draw(st.sampled_from([(6, 9), (40, 5)]))
+    size = draw(st.integers(0, 2 * n))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    rows, columns = rng.integers(0, n, size), rng.integers(0, p, size)  # some come twice
+    values = rng.integers(-3, 4, size) / 2.0  # some are zero
+    X = np.zeros((n, p))
+    np.add.at(X, (rows, columns), values)
+    fmt = draw(st.sampled_from(["csr", "csc", "coo"]))
+    kind = getattr(sp, f"{fmt}_{draw(st.sampled_from(['matrix', 'array']))}")
+    if fmt == "coo":
+        A = kind((values, (rows, columns)), shape=X.shape)
+        names = ["data", "row", "col"]
+    else:
+        lines, others = (rows, columns) if fmt == "csr" else (columns, rows)
+        order = np.argsort(lines, kind="stable")
+        starts = np.searchsorted(lines[order], np.arange((n if fmt == "csr" else p) + 1))
+        A = kind((values[order], others[order], starts), shape=X.shape)
+        names = ["data", "indices", "indptr"]
+        for name in names[1:]:
+            setattr(A, name, getattr(A, name).astype(draw(st.sampled_from([np.int32, np.int64]))))
+    frozen = draw(st.booleans())
+    for name in names:
+        getattr(A, name).flags.writeable = not frozen
+    return X, A, names
+
+
+@settings(max_examples=60)
+@given(stored(), st.integers(1, 3))
+def test_cases_1_3_5_8_however_a_sparse_matrix_is_stored(drawn, n_shards):
+    X, A, names = drawn
+    y = X[:, 0] - 2 * X[:, 3] + np.sin(np.arange(len(X)))
+    before = {name: getattr(A, name).copy() for name in names}
+    model = ElasticNet(0.05, l1_ratio=0.5, tol=1e-12, n_shards=n_shards).fit(A, y)
+    assert_same(model, ElasticNet(0.05, l1_ratio=0.5, tol=1e-12).fit(X, y))
+    np.testing.assert_allclose(model.predict(A), model.predict(X), atol=1e-12)
+    for name, array in before.items():
+        assert getattr(A, name).dtype == array.dtype
+        np.testing.assert_array_equal(getattr(A, name), array)
+
+
 @pytest.mark.parametrize("fmt", ["csr", "csc"])
 @pytest.mark.parametrize("shape", [(60, 30), (25, 40)])
 def test_case_8_explicit_zeros_are_zeros(shape, fmt):
@@ -160,6 +205,24 @@ def test_case_11_the_same_intercept_for_sparse_x(shape, fmt):
     assert_same(
         model, sklearn.linear_model.Lasso(0.01, tol=1e-12, max_iter=100_000).fit(X.toarray(), y), 1e-5
     )
+
+
+@pytest.mark.parametrize("fmt", ["dense", "csr", "csc"])
+@pytest.mark.parametrize("shape", [(120, 10), (25, 40)])
+def test_case_12_rows_of_weight_zero_are_as_removed_whatever_they_hold(shape, fmt):
+    X, y = problem(*shape, density=0.6)
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(y))
+    weight[[3, 20]] = 0
+    want = Lasso(0.05, tol=1e-10).fit(X[weight > 0], y[weight > 0], weight[weight > 0])
+    for size in 1e200, -1e308:
+        X[[3, 20]], y[[3, 20]] = size, -size
+        given_X = X.copy() if fmt == "dense" else FORMATS[fmt](X)
+        before = given_X.copy()
+        assert_same(Lasso(0.05, tol=1e-10, n_shards=2).fit(given_X, y, weight), want)
+        assert abs(given_X - before).max() == 0
+    X[3] = np.nan  # but NaN is an error wherever it is
+    with pytest.raises(ValueError, match="NaN"):
+        Lasso(0.05).fit(X if fmt == "dense" else FORMATS[fmt](X), np.zeros(len(y)), weight)
 
 
 @pytest.mark.parametrize("update", ["exact", "parallel"])
@@ -430,8 +493,10 @@ def test_case_26_all_at_once_diverges_and_says_so(p, selection):
 def test_case_36_a_column_of_y(estimator):
     X, y = problem(60, 30)
     flat = estimator(0.1).fit(X, y)
-    model = estimator(0.1).fit(X, y[:, None])  # as scikit-learn's Lasso: one target, no warning
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        model = estimator(0.1).fit(X, y[:, None])
     assert model.coef_.shape == (30,)
+    assert np.shape(model.intercept_) == ()
     assert model.predict(X).shape == (60,)
     np.testing.assert_array_equal(model.coef_, flat.coef_)
 
