@@ -304,6 +304,13 @@ def test_certified_stops(gaps, blocks, options, wanted):
     assert steps(certified(gaps, blocks, **options)) == wanted
 
 
+def test_certified_blocks_share_the_distance():
+    dealt = certified([9.0, 4.0, 3.0, 2.9, 0.0], [[1]] * 9, every=2)
+    wanted = [4.5, 4.5, 2.0, 2.0, 0.15, 0.15, 0.0145, 0.0145]  # less where the distance did not halve
+    np.testing.assert_allclose([plan.gap for plan in dealt if plan.step == "update"], wanted)
+    assert [plan.gap for plan in dealt if plan.step == "measure"] == [np.inf, 9.0, 4.0, 3.0, 2.9]
+
+
 def test_certified_runs_are_independent():
     policy = Certified(RoundRobin(3, sweeps=2), lambda reports: 1.0, 0.0, every=3)
     first, second = (plans(policy, reports=lambda round: [proposal([], [])]) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Runs whose plans are dealt from old reports (STRADS' pipeline), and from each rank's own variables."""
+"""Lasso under schedules that the estimators have no parameter for, and blocks that are visited in turn."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from daskstrads.algos.lasso_rows import LassoRows, RowPart
 from daskstrads.algos.objective import Distance, Penalty
 from daskstrads.comm import codec
 from daskstrads.partition import split
-from daskstrads.schedule import Certified, DynamicPriority, Report, StaticPartition
+from daskstrads.schedule import Certified, DynamicPriority, Report, RoundRobin, StaticPartition
 from daskstrads.schedule.plugin_dask import _Deal, _policy, packed_policy
 
 BLOCK, TOL = 4, 1e-5
@@ -25,12 +25,12 @@ def problem(axis):
     return X, y, 0.3 * np.abs(X.T @ y).max()
 
 
-def fitted(inner, axis, ranks=2, every=20, proposals=BLOCK):
-    """Coefficients, rounds by step, and how many rounds had reports, of an update="parallel" run."""
+def fitted(inner, axis, ranks=2, every=20, proposals=BLOCK, parallel=True):
+    """Coefficients, and of every round its step and whether it had reports."""
     X, y, lam = problem(axis)
     penalty = Penalty(lam, 0.0, False)
     policy = Certified(inner, Distance(penalty), TOL, every=every, max_measures=500, patience=501)
-    rules = Rules(False, False, True, 0.1, proposals, TOL)
+    rules = Rules(False, False, parallel, 0.1, proposals, TOL)
     ones, zeros = np.ones(len(y)), np.zeros(X.shape[1])
     if axis == 1:
         parts = [ColumnPart(slab, y, ones, zeros[slab.start : slab.stop]) for slab in split(X, ranks, axis)]
@@ -72,6 +72,16 @@ def test_static_partition_reaches_the_optimum():
     bounds = [slab.start for slab in split(problem(1)[0], 3, 1)] + [100]
     coef, _ = fitted(StaticPartition(100, BLOCK, sweeps=500, bounds=bounds), 1, ranks=3, every=25)
     np.testing.assert_allclose(coef, known, atol=2e-2 * np.abs(known).max())
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_exact_blocks_in_turn_reach_the_optimum(axis):
+    # Each block can be near its own optimum while all of them together are not.
+    p = 100 if axis == 1 else 30
+    known, _ = fitted(DynamicPriority(BLOCK), axis)
+    coef, rounds = fitted(RoundRobin(p, BLOCK, sweeps=500), axis, every=-(-p // BLOCK), parallel=False)
+    np.testing.assert_allclose(coef, known, atol=2e-2 * np.abs(known).max())
+    assert sum(step == "measure" for step, _ in rounds) < 100
 
 
 def test_the_scheduler_deals_ahead_what_the_ranks_copies_deal():
