@@ -7,44 +7,27 @@ parameter for (a static partition, another block, a lookahead).
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import scipy.sparse as sp
 from certificate import Certificate, certify
-from workloads import lam_max, load
+from claims_problems import Problem
+from workloads import lam_max
 
 from daskstrads import Lasso, Program, run
 from daskstrads.algos.objective import gap_of, primal_of
 from daskstrads.comm import codec
 from daskstrads.engine.exchange import as_exchanges
-from daskstrads.partition import split_axis
 from daskstrads.schedule import DynamicPriority, StaticPartition
 
 TARGET = 1e-6  # gap over P(0) that an arm goes for
 DIVERGED = 10.0  # times P(0): as in the estimator's own rule
 ENOUGH = 1_000_000  # passes: never the reason to stop
-
-
-class Problem(NamedTuple):
-    """A Lasso without intercept: X (n, p), y (n,), scikit-learn's alpha."""
-
-    name: str
-    X: Any
-    y: np.ndarray
-    alpha: float
-
-    @property
-    def null(self) -> float:
-        """P(0), in the objective's units."""
-        return float(self.y @ self.y) / (2 * len(self.y))
 
 
 @dataclass(frozen=True)
@@ -109,12 +92,13 @@ class Outcome:
     shards: list[int] = field(default_factory=list)  # bytes of the arrays that each rank holds
     trace: np.ndarray = field(default_factory=lambda: np.empty(0))  # objective over P(0) after each update
     certificate: Certificate | None = None
+    target: float = TARGET
     counted: bool = True  # whether the reports carried counts; otherwise scheduled variables stand in
 
     @property
     def certified(self) -> bool:
         """Whether the independent certificate confirms the target."""
-        return self.certificate is not None and self.certificate.relative <= 1.001 * TARGET
+        return self.certificate is not None and self.certificate.relative <= 1.001 * self.target
 
     def gaps(self) -> tuple[np.ndarray, np.ndarray]:
         """Products counted (over J) and gap (over P(0)) at each measurement."""
@@ -132,9 +116,11 @@ class Outcome:
         return None
 
     def spent(self) -> Reach:
-        """The same at the last measurement, or at the end where that came long after."""
+        """The same at the end; what was scheduled after the last measurement counts once, so at least that."""
         at = self._at(len(self.measures) - 1) if self.measures else Reach(0, 0.0, 0.0, 0.0)
-        return at._replace(wall=self._wall(len(self.steps)), rounds=len(self.steps))
+        since = sum(step.size for step in self.steps[at.rounds :])
+        dots = at.dots + since / self.problem.X.shape[1]
+        return Reach(len(self.steps), at.updates, dots, self._wall(len(self.steps)))
 
     def certifying(self) -> float:
         """Products over J that went into certificates alone."""
@@ -212,9 +198,9 @@ class Watch:
     def __init__(self, outcome: Outcome, counted: Counted, seconds: float, rounds: int | None):
         self.outcome, self.counted, self.seconds, self.rounds = outcome, counted, seconds, rounds
         self.penalty = counted.program.penalty
-        self.start = self.last = time.perf_counter()
+        self.last = time.perf_counter()
         self.plan: Any = None
-        self.scheduled = 0
+        self.scheduled, self.used = 0, 0.0
 
     def __call__(self, round: int, plan: Any, reports: list[Any] | None) -> None:
         now = time.perf_counter()
@@ -222,6 +208,7 @@ class Watch:
         if self.plan is not None:
             waited = reports is not None and plan is not None
             steps.append(Step(self.plan.step, len(self.plan.block), now - self.last, waited))
+            self.used += now - self.last if self.plan.step == "update" or self.outcome.arm.guided else 0.0
             self.scheduled += len(self.plan.block)
             if self.plan.step == "measure":
                 self.measured(reports)
@@ -229,7 +216,7 @@ class Watch:
         norms = self.counted.norms[0]
         if norms and not 0.5 * norms[-1][0] <= DIVERGED * self.outcome.problem.null * self.n:
             raise StoppedError("diverged")
-        if now - self.start > self.seconds or (self.rounds is not None and len(steps) >= self.rounds):
+        if self.used > self.seconds or (self.rounds is not None and len(steps) >= self.rounds):
             raise StoppedError("time")
         self.last = time.perf_counter()
 
@@ -255,7 +242,7 @@ def fit(
     target: float = TARGET,
 ) -> Outcome:  # fmt: skip
     """Fit `problem` as `arm` says, for at most so many seconds and rounds, to a gap of `target` P(0)."""
-    outcome, kept = Outcome(problem, arm), {}
+    outcome, kept = Outcome(problem, arm, target=target), {}
 
     def watched(program: Any, parts: Any, **options: Any) -> Any:
         _arrange(program, arm, problem.X.shape[1], parts)
@@ -287,7 +274,11 @@ def fit(
         outcome.certificate = certify(problem.X, problem.y, model.coef_, problem.alpha)
     elif outcome.status == "ended" and not outcome.measures[-1].objective <= DIVERGED:
         outcome.status = "diverged"
+    OUTCOMES.append(outcome)
     return outcome
+
+
+OUTCOMES: list[Outcome] = []  # all arms so far
 
 
 def _arrange(program: Any, arm: Arm, p: int, parts: list[Any]) -> None:
@@ -302,6 +293,10 @@ def _arrange(program: Any, arm: Arm, p: int, parts: list[Any]) -> None:
         policy.inner = DynamicPriority(block, growth=policy.inner.growth, lookahead=arm.lookahead)
         policy.every = min(-(-p // block), 128) if arm.update == "parallel" else arm.lookahead + 1
         program.rules = program.rules._replace(proposals=block * (arm.lookahead + 1))
+    if not arm.guided and arm.update == "parallel":
+        policy.every = min(
+            policy.every, 512
+        )  # to see a baseline's way: it costs that arm nothing, see `reach`
 
 
 def _finish(outcome: Outcome, counted: Counted) -> None:
@@ -341,55 +336,16 @@ def held(root: Any) -> int:
     return sum(seen.values())
 
 
-# Problems
-
-
-def problems(quick: bool, scale: int, cache: Path | None) -> tuple[list[Problem], list[str]]:
-    """The four problems, and what is missing."""
-    found, missing = [], []
-    B = load("B", scale, cache)
-    for divisor in 10, 50:
-        found.append(Problem(f"B/{divisor}", B.X, B.y, lam_max(B.X, B.y) / divisor))
-    X, y = correlated(200 if quick else 1_000, 2_000 if quick else 10_000)
-    found.append(Problem("AR/20", X, y, lam_max(X, y) / 20))
-    path = Path(os.environ.get("DASKSTRADS_DATA") or "../shared/data") / "hockey_full.npz"
-    if path.exists():
-        X, y = hockey(path, quick)
-        found.append(Problem("hockey/10", X, y, lam_max(X, y) / 10))
-    else:
-        missing.append("hockey_full.npz is not in $DASKSTRADS_DATA or ../shared/data: its rows are missing")
-    return found, missing
-
-
-def correlated(n: int, p: int, rho: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-    """Dense X (n, p), F order, columns i and j with correlation rho^|i - j|; y of p / 100 of them."""
-    rng = np.random.default_rng(5)
-    X = np.empty((n, p), order="F")
-    X[:, 0] = rng.standard_normal(n)
-    for j in range(1, p):
-        X[:, j] = rho * X[:, j - 1] + np.sqrt(1 - rho**2) * rng.standard_normal(n)
-    chosen = rng.choice(p, p // 100, replace=False)
-    signal = X[:, chosen] @ rng.standard_normal(len(chosen))
-    return X, signal + rng.standard_normal(n) * signal.std() / 3.0
-
-
-def hockey(path: Path, quick: bool) -> tuple[Any, np.ndarray]:
-    """The plus-minus design of cran/gamlr; `quick`: a tenth of its rows, and of its columns the fullest."""
-    with np.load(path) as stored:
-        X = sp.csr_matrix(
-            (stored["data"].astype(float), stored["indices"], stored["indptr"]), shape=tuple(stored["shape"])
-        )
-        y = stored["y"].astype(float)
-    if quick:
-        rows = np.arange(0, X.shape[0], 10)
-        fullest = np.sort(np.argsort(-X.getnnz(axis=0), kind="stable")[: X.shape[1] // 10])
-        X, y = X[rows][:, fullest].tocsr(), y[rows]
-    return X, y
-
-
-def about(problem: Problem, divisor: Callable[[float], str] = "{:.0f}".format) -> str:
-    """A problem's sizes, for a table."""
-    n, p = problem.X.shape
-    entries = problem.X.nnz if sp.issparse(problem.X) else problem.X.size
-    split = "columns" if split_axis((n, p)) == 1 else "rows"
-    return f"{n:,} x {p:,} | {entries:,} | {divisor(lam_max(problem.X, problem.y) / problem.alpha)} | {split}"
+def warm() -> None:
+    """Load the kernels of all layouts, so that no arm pays for that."""
+    rng = np.random.default_rng(0)
+    wide, tall = (
+        sp.random(60, 200, 0.1, "csc", random_state=rng),
+        sp.random(400, 20, 0.2, "csr", random_state=rng),
+    )
+    for X in wide, tall, rng.standard_normal((60, 200), dtype=float).copy("F"):
+        y = X @ rng.standard_normal(X.shape[1])
+        problem = Problem("", X, y, lam_max(X, y) / 10)
+        for update in "exact", "parallel":
+            fit(problem, Arm(update=update), seconds=60.0, rounds=200)
+    OUTCOMES.clear()

@@ -1,0 +1,5 @@
+from claims_page import Page
+
+
+def memory(context):
+    return Page("5")
