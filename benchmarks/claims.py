@@ -3,9 +3,9 @@
     env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/claims.py [--quick] [--only 1,3]
 
 All arms are the engine's own Lasso, same kernels, with another schedule, update, lookahead or number of
-ranks. The full run writes docs/claims.md and docs/claims/*.svg; --quick and --only print the page and keep the
-pictures in a temporary folder (or in --out). Exit code 1: an arm says that it converged and its answer is not
-certified.
+ranks. The full run writes docs/claims.md and docs/claims/*.png; --quick and --only print the page and keep
+the pictures in a temporary folder (or in --out). Exit code 1: an arm says that it converged and its answer is
+not certified.
 """
 
 from __future__ import annotations

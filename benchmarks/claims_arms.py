@@ -116,7 +116,7 @@ class Outcome:
         return None
 
     def spent(self) -> Reach:
-        """The same at the end; what was scheduled after the last measurement counts once, so at least that."""
+        """The same at the end: at least that, what was scheduled since the last measurement counts once."""
         at = self._at(len(self.measures) - 1) if self.measures else Reach(0, 0.0, 0.0, 0.0)
         since = sum(step.size for step in self.steps[at.rounds :])
         dots = at.dots + since / self.problem.X.shape[1]

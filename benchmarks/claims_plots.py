@@ -1,8 +1,8 @@
-"""The pictures of the claims table: small SVG files, colours of Okabe and Ito and a marker or dash each."""
+"""The pictures of the claims table: small PNG files, colours of Okabe and Ito and a marker or dash each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,6 @@ import numpy as np
 
 matplotlib.use("Agg")
 matplotlib.rcParams |= {
-    "svg.fonttype": "none",  # text stays text: small files
-    "svg.hashsalt": "claims",
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -47,17 +45,21 @@ class Panel(NamedTuple):
     bottom: float | None = None
 
 
-def draw(path: Path, panels: list[Panel], columns: int, legend: str) -> None:
-    """Panels in rows of `columns`, one legend in the first for all; the lines keep their style throughout."""
+def draw(path: Path, panels: Sequence[Panel | None], columns: int, legend: str) -> None:
+    """Panels in rows of `columns` (None: left empty) under one legend; a label keeps its style throughout."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
         rows, columns, figsize=(3.1 * columns + 0.4, 2.5 * rows + 0.5), layout="constrained", squeeze=False
     )
-    labels = list(dict.fromkeys(label for panel in panels for label in panel.lines))
+    labels = list(dict.fromkeys(label for panel in panels if panel for label in panel.lines))
     handles: dict[str, Any] = {}
     for place, (panel, axis) in enumerate(zip(panels, axes.flat, strict=False)):
+        if panel is None:
+            axis.set_axis_off()
+            continue
         for label, (x, y) in panel.lines.items():
             x, y = _thinned(np.asarray(x, float), np.asarray(y, float))
             style = STYLES[labels.index(label) % len(STYLES)]
@@ -72,10 +74,14 @@ def draw(path: Path, panels: list[Panel], columns: int, legend: str) -> None:
             axis.set_xticks(panel.ticks, labels=[str(tick) for tick in panel.ticks])
         if panel.y_log:
             axis.set_yscale("log")
+        for side in axis.xaxis, axis.yaxis:
+            side.set_minor_formatter(NullFormatter())
         axis.set_ylim(bottom=panel.bottom, top=panel.top)
-        if place // columns == rows - 1 or place + columns >= len(panels):
+        below = panels[place + columns] if place + columns < len(panels) else None
+        if below is None or below.x != panel.x:
             axis.set_xlabel(panel.x)
-        if place % columns == 0 or panel.y != panels[place - 1].y:
+        left = panels[place - 1] if place % columns else None
+        if left is None or left.y != panel.y:
             axis.set_ylabel(panel.y)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
@@ -85,7 +91,7 @@ def draw(path: Path, panels: list[Panel], columns: int, legend: str) -> None:
         ncols=len(ordered), frameon=False, fontsize=9,
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, dpi=110, pil_kwargs={"optimize": True})
     plt.close(figure)
 
 

@@ -108,8 +108,8 @@ def _priority(page: Page, context: Context, update: str, runs: dict[tuple[str, s
         )
         for problem in context.problems
     ]  # fmt: skip
-    draw(context.folder / f"priority_{update}.svg", panels, len(panels) if len(panels) < 4 else 2, "schedule")
-    page.picture(f"priority_{update}.svg", f"Certified gap against products, update={update!r}")
+    draw(context.folder / f"priority_{update}.png", panels, 2, "schedule")
+    page.picture(f"priority_{update}.png", f"Certified gap against products, update={update!r}")
 
 
 def _cells(outcome: Outcome, level: float) -> list[str]:
@@ -196,12 +196,16 @@ def parallel(context: Context) -> Page:
         f"{context.patience / 6:.2g} s."
     )
     told: dict[str, list[str]] = {"diverged": [], "slower": [], "faster": [], "saved": [], "lost": []}
-    savings, panels, sizes = [], [], SIZES[1:3] if context.quick else SIZES
+    panels: list[Panel | None] = []
+    savings, sizes = [], SIZES[1:3] if context.quick else SIZES
     head = ["problem", "U", *(f"rho {rho}" for rho in RHOS)]
     rows = []
     for problem in context.problems:
         best = context.optimum(problem)
-        for scheduled in [entry for entry in sizes if entry <= problem.X.shape[1]]:
+        for scheduled in sizes:
+            if scheduled > problem.X.shape[1]:
+                panels.append(None)
+                continue
             arms = {
                 rho: fit(
                     problem, Arm(update="parallel", rho=rho, block=scheduled),
@@ -243,8 +247,8 @@ def parallel(context: Context) -> Page:
             f"{number(min(savings))} to {number(max(savings))}): above 1 the check costs more than it "
             "saves."
         )
-    draw(context.folder / "parallel.svg", panels, len(sizes), "rho")
-    page.picture("parallel.svg", "Distance of the objective from the optimum against rounds, by U and rho")
+    draw(context.folder / "parallel.png", panels, len(sizes), "rho")
+    page.picture("parallel.png", "Distance of the objective from the optimum against rounds, by U and rho")
     return page
 
 
@@ -313,8 +317,8 @@ def staleness(context: Context) -> Page:
         "Rounds to the same distance, over those without lookahead, geometric mean of what both reach: "
         f"{listed(told)}."
     )
-    draw(context.folder / "staleness.svg", panels, 2, "lookahead")
-    page.picture("staleness.svg", "Distance of the objective from the optimum against rounds, by lookahead")
+    draw(context.folder / "staleness.png", panels, 2, "lookahead")
+    page.picture("staleness.png", "Distance of the objective from the optimum against rounds, by lookahead")
     return page
 
 
@@ -358,7 +362,8 @@ def scaling(context: Context) -> Page:
                 sent.append(outcome.sent.sum(axis=0).mean())
                 rows.append(
                     [
-                        problem.name, update, str(ranks), str(rounds), number(spent.updates), number(spent.dots),
+                        problem.name, update, str(ranks), str(rounds),
+                        number(spent.updates), number(spent.dots),
                         f"{outcome.cpu.max(axis=0).sum():.2g}", f"{took[-1] / took[0]:.2f}",
                         f"{outcome.cpu.sum():.2g}", size(sent[-1]), verdict(outcome),
                     ]
@@ -386,10 +391,11 @@ def scaling(context: Context) -> Page:
         )  # fmt: skip
         panels.append(
             Panel(
-                f"update = {update}", {name: (RANKS, np.array(sent) / 1e3) for name, (_, sent) in mine.items()},
+                f"update = {update}",
+                {name: (RANKS, np.array(sent) / 1e3) for name, (_, sent) in mine.items()},
                 "ranks", "KB a round, all ranks", ticks=RANKS,
             )
         )  # fmt: skip
-    draw(context.folder / "scaling.svg", panels, 2, "problem")
-    page.picture("scaling.svg", "Largest-rank CPU and bytes a round against the number of ranks")
+    draw(context.folder / "scaling.png", panels, 2, "problem")
+    page.picture("scaling.png", "Largest-rank CPU and bytes a round against the number of ranks")
     return page
