@@ -3,8 +3,8 @@
     env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/claims.py [--quick] [--only 1,3]
 
 All arms are the engine's own Lasso, same kernels, with another schedule, update, lookahead or number of
-ranks. The full run writes docs/claims.md and docs/claims/*.png; --quick and --only print the page and keep
-the pictures in a temporary folder (or in --out). Exit code 1: an arm says that it converged and its answer is
+ranks. The full run writes docs/claims.md and docs/claims/*.png; --quick, --only and --problems print the page
+and keep the pictures in a temporary folder (or in --out). Exit code 1: an arm says that it converged and its answer is
 not certified.
 """
 
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import claims_memory
+import claims_scaling
 import claims_sections as sections
 import numpy as np
 from claims_arms import OUTCOMES, warm
@@ -29,7 +30,7 @@ SECTIONS = {
     "1": sections.priority,
     "2": sections.parallel,
     "3": sections.staleness,
-    "4": sections.scaling,
+    "4": claims_scaling.scaling,
     "5": claims_memory.memory,
 }
 
@@ -41,6 +42,7 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="smoke run on small problems, seconds an arm")
     parser.add_argument("--only", help=f"sections, of {','.join(SECTIONS)}, with commas; default all")
+    parser.add_argument("--problems", help="of B/10,B/50,AR/20,hockey/100, with commas; default all")
     parser.add_argument("--scale", type=int, help="divisor of B's sizes (default 1, --quick 50)")
     parser.add_argument("--patience", type=float, help="seconds of a long arm (default 24, --quick 1)")
     parser.add_argument("--cache", type=Path, help="folder for generated data")
@@ -51,13 +53,17 @@ def main() -> int:
     chosen = options.only.split(",") if options.only else list(SECTIONS)
     if set(chosen) - set(SECTIONS):
         parser.error(f"--only takes {', '.join(SECTIONS)}, got {options.only}")
-    partial = options.quick or options.only
+    partial = options.quick or options.only or options.problems
     out = options.out or (Path(tempfile.mkdtemp(prefix="claims-")) if partial else DOCS)
 
     start = time.perf_counter()
     found, missing = problems(options.quick, options.scale or (50 if options.quick else 1), options.cache)
     for remark in missing:
         print(remark, file=sys.stderr)
+    if options.problems:
+        found = [problem for problem in found if problem.name in options.problems.split(",")]
+    if not found:
+        parser.error(f"no such problem here: {options.problems}")
     before = cores(2)
     warm()
     patience = options.patience or (1.0 if options.quick else 24.0)

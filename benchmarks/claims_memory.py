@@ -61,8 +61,8 @@ def memory(context: Context) -> Page:
     page.say(
         "At 8 ranks the largest holds",
         listed([f"{held[-1] / held[0]:.2f} ({name})" for name, (_, held) in lines.items()]),
-        "of what one rank holds; 1 / 8 would be perfect. What does not shrink is replicated: the residual "
-        "where columns are split, coefficients and Gram matrix where rows are.",
+        "of what one rank holds; 1 / 8 would be perfect. Replicated are the residual and a dense block's "
+        "gathered columns where columns are split, and coefficients and Gram matrix where rows are.",
     )
     panels = [
         Panel(

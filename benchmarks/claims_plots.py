@@ -27,6 +27,7 @@ STYLES = (
     {"color": "#000000", "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
 )
 POINTS = 160  # a line
+FLOOR = 1e-8  # what panels with a given top show at least
 
 Line = tuple[Iterable[float], Iterable[float]]
 
@@ -42,7 +43,6 @@ class Panel(NamedTuple):
     y_log: bool = True
     ticks: tuple[int, ...] = ()
     top: float | None = None
-    bottom: float | None = None
 
 
 def draw(path: Path, panels: Sequence[Panel | None], columns: int, legend: str) -> None:
@@ -74,9 +74,10 @@ def draw(path: Path, panels: Sequence[Panel | None], columns: int, legend: str) 
             axis.set_xticks(panel.ticks, labels=[str(tick) for tick in panel.ticks])
         if panel.y_log:
             axis.set_yscale("log")
-        for side in axis.xaxis, axis.yaxis:
-            side.set_minor_formatter(NullFormatter())
-        axis.set_ylim(bottom=panel.bottom, top=panel.top)
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        if panel.top is not None:
+            least = min((min(y) for _, y in panel.lines.values() if len(y)), default=1.0)  # type: ignore[arg-type]
+            axis.set_ylim(max(0.5 * least, FLOOR), panel.top)
         below = panels[place + columns] if place + columns < len(panels) else None
         if below is None or below.x != panel.x:
             axis.set_xlabel(panel.x)

@@ -1,4 +1,4 @@
-"""Sections 1 to 4 of the claims page: priority, parallelisation error, staleness, scaling."""
+"""Sections 1 to 3 of the claims page: priority, parallelisation error, staleness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from claims_arms import Arm, Outcome, Reach, fit
-from claims_page import Page, listed, mean, number, size
+from claims_page import Page, listed, mean, number
 from claims_plots import Panel, draw
 from claims_problems import Problem
 
@@ -49,7 +49,7 @@ def verdict(outcome: Outcome) -> str:
     """Whether an arm's answer holds, for a table."""
     if outcome.status == "converged":
         return "certified" if outcome.certified else "NOT CERTIFIED"
-    return {"time": "time limit"}.get(outcome.status, outcome.status)
+    return {"time": "limit"}.get(outcome.status, outcome.status)
 
 
 # 1
@@ -104,7 +104,7 @@ def _priority(page: Page, context: Context, update: str, runs: dict[tuple[str, s
         Panel(
             problem.name,
             {NAMES[selection]: runs[problem.name, selection].gaps() for selection in NAMES},
-            "products x_j'r / J", "gap / P(0)", top=2.0, bottom=1e-8,
+            "products x_j'r / J", "gap / P(0)", top=2.0,
         )
         for problem in context.problems
     ]  # fmt: skip
@@ -198,7 +198,7 @@ def parallel(context: Context) -> Page:
     told: dict[str, list[str]] = {"diverged": [], "slower": [], "faster": [], "saved": [], "lost": []}
     panels: list[Panel | None] = []
     savings, sizes = [], SIZES[1:3] if context.quick else SIZES
-    head = ["problem", "U", *(f"rho {rho}" for rho in RHOS)]
+    head = ["problem", "U", *(f"rho {_called(rho)}" for rho in RHOS)]
     rows = []
     for problem in context.problems:
         best = context.optimum(problem)
@@ -226,10 +226,10 @@ def parallel(context: Context) -> Page:
                 Panel(
                     f"{problem.name}, U = {scheduled}",
                     {
-                        f"{rho}": (np.arange(1, len(arm.trace) + 1), np.maximum(arm.trace - best, 1e-9))
+                        _called(rho): (np.arange(1, len(arm.trace) + 1), np.maximum(arm.trace - best, 1e-9))
                         for rho, arm in arms.items()
                     },
-                    "rounds of updates", "(P - optimum) / P(0)", top=20.0, bottom=1e-7,
+                    "rounds of updates", "(P - optimum) / P(0)", top=20.0,
                 )
             )  # fmt: skip
     page.table(head, rows)
@@ -252,6 +252,10 @@ def parallel(context: Context) -> Page:
     return page
 
 
+def _called(rho: float | None) -> str:
+    return "None (no check)" if rho is None else f"{rho}"
+
+
 def _near(outcome: Outcome, best: float) -> int | None:
     """Rounds of updates until the objective is within NEAR of the optimum."""
     there = np.flatnonzero(outcome.trace - best <= NEAR)
@@ -270,13 +274,14 @@ def _left(outcome: Outcome, best: float, near: int | None) -> str:
 
 def staleness(context: Context) -> Page:
     """Blocks dealt from the reports of up to 8 rounds ago."""
-    page = Page("3. Staleness")
+    page, limit = Page("3. Staleness"), 100 if context.quick else 2_000
     page.say(
         "STRADS pipelines its scheduler: priorities may be some rounds old when their block is updated. "
         "`DynamicPriority(64, lookahead=L)` deals L + 1 blocks from the reports of one round, so only "
-        "every (L + 1)th waits for reports; the residual is never stale. Rounds of updates "
-        "(`update='parallel'`, rho 0.1, two ranks) until the objective is that near to the optimum, over "
-        f"P(0); `-`: not within {context.patience / 2:.2g} s."
+        "every (L + 1)th waits for reports; the residual is never stale. Ranks then propose L + 1 times "
+        "as many variables, the strongest of which go first, so the choice also becomes greedier. Rounds "
+        "of updates (`update='parallel'`, rho 0.1, two ranks) until the objective is that near to the "
+        f"optimum, over P(0); `-`: not within {limit} rounds."
     )
     near = (1e-1, 1e-2, 1e-3)
     head = ["problem", "lookahead", *(f"rounds to {level:g}" for level in near), "left at the end"]
@@ -287,8 +292,9 @@ def staleness(context: Context) -> Page:
         lines = {}
         for ahead in LOOKAHEADS:
             outcome = fit(
-                problem, Arm(update="parallel", lookahead=ahead), seconds=context.patience / 2, traced=True
-            )
+                problem, Arm(update="parallel", lookahead=ahead), seconds=context.patience, rounds=limit,
+                traced=True,
+            )  # fmt: skip
             left = outcome.trace - best
             took = [np.flatnonzero(left <= level) for level in near]
             waits = sum(step.waited for step in outcome.steps if step.kind == "update")
@@ -304,9 +310,7 @@ def staleness(context: Context) -> Page:
                 fresh = rounds
             factors[ahead] += [now / then for now, then in zip(rounds, fresh, strict=True) if now and then]
             lines[f"{ahead}"] = np.arange(1, len(left) + 1), np.maximum(left, 1e-9)
-        panels.append(
-            Panel(problem.name, lines, "rounds of updates", "(P - optimum) / P(0)", top=2.0, bottom=1e-7)
-        )
+        panels.append(Panel(problem.name, lines, "rounds of updates", "(P - optimum) / P(0)", top=2.0))
     page.table(head, rows)
     told = [
         f"{number(mean(factors[ahead]))} x at lookahead {ahead} (of {len(factors[ahead])})"
@@ -319,83 +323,4 @@ def staleness(context: Context) -> Page:
     )
     draw(context.folder / "staleness.png", panels, 2, "lookahead")
     page.picture("staleness.png", "Distance of the objective from the optimum against rounds, by lookahead")
-    return page
-
-
-# 4
-
-
-def scaling(context: Context) -> Page:
-    """The same fits on 1, 2, 4 and 8 ranks."""
-    page = Page("4. Scaling")
-    page.say(
-        "Ranks are threads, more of them than cores, so wall time says nothing. Of each round counts the "
-        "rank that took most CPU (`time.thread_time` of its push and pull); *largest-rank CPU* is the "
-        "sum of that over the rounds, *all ranks* the sum over ranks. Bytes a round: what all ranks "
-        "together hand to the exchange (values and reports, as encoded for a wire). Exact blocks go to "
-        f"1e-6, simultaneous ones to 1e-3 or {context.patience / 3:.2g} s; of those that end before, the "
-        "figures are of what they did."
-    )
-    head = [
-        "problem",
-        "update",
-        "ranks",
-        "rounds",
-        "updates",
-        "products / J",
-        "largest-rank CPU, s",
-        "over 1 rank",
-    ]
-    head += ["all ranks, s", "bytes a round", ""]
-    rows, lines = [], {}
-    for update, target in ("exact", 1e-6), ("parallel", 1e-3):
-        for problem in context.problems:
-            took, sent = [], []
-            for ranks in RANKS:
-                arm = Arm(update=update, ranks=ranks)
-                outcome = fit(problem, arm, seconds=context.patience / 3, target=target)
-                if update == "exact":
-                    context.scaling.append(outcome)
-                rounds, spent = len(outcome.steps), outcome.spent()
-                each = outcome.cpu.max(axis=0).sum() / (1 if outcome.status == "converged" else rounds)
-                took.append(each)
-                sent.append(outcome.sent.sum(axis=0).mean())
-                rows.append(
-                    [
-                        problem.name, update, str(ranks), str(rounds),
-                        number(spent.updates), number(spent.dots),
-                        f"{outcome.cpu.max(axis=0).sum():.2g}", f"{took[-1] / took[0]:.2f}",
-                        f"{outcome.cpu.sum():.2g}", size(sent[-1]), verdict(outcome),
-                    ]
-                )  # fmt: skip
-            lines[f"{problem.name}", update] = took, sent
-    page.table(head, rows)
-    page.say(
-        "*Over 1 rank* compares largest-rank CPU to the target, and for arms that ended before it their "
-        "CPU a round. At 4 ranks it is",
-        listed([f"{took[2] / took[0]:.2f} ({name}, {kind})" for (name, kind), (took, _) in lines.items()])
-        + ";",
-        "1 / 4 would be perfect. What does not shrink is what every rank does alike: the block's solve, and "
-        "its gathered columns.",
-    )
-    panels = []
-    for update in "exact", "parallel":
-        mine = {name: value for (name, kind), value in lines.items() if kind == update}
-        ideal = {"1 / ranks": (RANKS, [1 / ranks for ranks in RANKS])}
-        panels.append(
-            Panel(
-                f"update = {update}",
-                {name: (RANKS, np.array(took) / took[0]) for name, (took, _) in mine.items()} | ideal,
-                "ranks", "largest-rank CPU over that of 1 rank", ticks=RANKS,
-            )
-        )  # fmt: skip
-        panels.append(
-            Panel(
-                f"update = {update}",
-                {name: (RANKS, np.array(sent) / 1e3) for name, (_, sent) in mine.items()},
-                "ranks", "KB a round, all ranks", ticks=RANKS,
-            )
-        )  # fmt: skip
-    draw(context.folder / "scaling.png", panels, 2, "problem")
-    page.picture("scaling.png", "Largest-rank CPU and bytes a round against the number of ranks")
     return page
