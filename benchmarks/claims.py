@@ -4,8 +4,8 @@
 
 All arms are the engine's own Lasso, same kernels, with another schedule, update, lookahead or number of
 ranks. The full run writes docs/claims.md and docs/claims/*.png; --quick, --only and --problems print the page
-and keep the pictures in a temporary folder (or in --out). Exit code 1: an arm says that it converged and its answer is
-not certified.
+and keep the pictures in a temporary folder (or in --out). Exit code 1: an arm says that it converged and its
+answer is not certified.
 """
 
 from __future__ import annotations
