@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--only", help=f"sections, of {','.join(SECTIONS)}, with commas; default all")
     parser.add_argument("--problems", help="of B/10,B/50,AR/20,hockey/100, with commas; default all")
     parser.add_argument("--scale", type=int, help="divisor of B's sizes (default 1, --quick 50)")
-    parser.add_argument("--patience", type=float, help="seconds of a long arm (default 24, --quick 1)")
+    parser.add_argument("--patience", type=float, help="seconds of a long arm (default 20, --quick 1)")
     parser.add_argument("--cache", type=Path, help="folder for generated data")
     parser.add_argument(
         "--out", type=Path, help="folder for claims.md and claims/ (default docs/, see above)"
@@ -66,7 +66,7 @@ def main() -> int:
         parser.error(f"no such problem here: {options.problems}")
     before = cores(2)
     warm()
-    patience = options.patience or (1.0 if options.quick else 24.0)
+    patience = options.patience or (1.0 if options.quick else 20.0)
     context = sections.Context(found, out / "claims", patience, options.quick)
     pages, counts = [], {}
     for name in chosen:

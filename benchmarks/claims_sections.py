@@ -193,7 +193,7 @@ def parallel(context: Context) -> Page:
         f"that STRADS does not have). A cell says after how many rounds the objective is within {NEAR:g} "
         "P(0) of the certified optimum, or what is left at the end; `diverged`: it exceeds ten times "
         "P(0). A round counts, whatever it costs; an arm ends after 2 000 rounds or "
-        f"{context.patience / 6:.2g} s."
+        f"{context.patience / 8:.2g} s."
     )
     told: dict[str, list[str]] = {"diverged": [], "slower": [], "faster": [], "saved": [], "lost": []}
     panels: list[Panel | None] = []
@@ -209,7 +209,7 @@ def parallel(context: Context) -> Page:
             arms = {
                 rho: fit(
                     problem, Arm(update="parallel", rho=rho, block=scheduled),
-                    seconds=context.patience / 6, rounds=2_000, traced=True,
+                    seconds=context.patience / 8, rounds=2_000, traced=True,
                 )
                 for rho in RHOS
             }  # fmt: skip
