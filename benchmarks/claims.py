@@ -17,19 +17,21 @@ import time
 from pathlib import Path
 
 import claims_memory
+import claims_parallel
+import claims_priority
 import claims_scaling
-import claims_sections as sections
 import numpy as np
 from claims_arms import OUTCOMES, warm
+from claims_context import Context
 from claims_page import Page, listed, number
 from claims_problems import about, problems
 from timing import cores
 
 DOCS = Path(__file__).parents[1] / "docs"
 SECTIONS = {
-    "1": sections.priority,
-    "2": sections.parallel,
-    "3": sections.staleness,
+    "1": claims_priority.priority,
+    "2": claims_parallel.parallel,
+    "3": claims_parallel.staleness,
     "4": claims_scaling.scaling,
     "5": claims_memory.memory,
 }
@@ -67,7 +69,7 @@ def main() -> int:
     before = cores(2)
     warm()
     patience = options.patience or (1.0 if options.quick else 20.0)
-    context = sections.Context(found, out / "claims", patience, options.quick)
+    context = Context(found, out / "claims", patience, options.quick)
     pages, counts = [], {}
     for name in chosen:
         done = len(OUTCOMES)
@@ -92,7 +94,7 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def opening(context: sections.Context, missing: list[str], busy: str) -> str:
+def opening(context: Context, missing: list[str], busy: str) -> str:
     """What the page is, and its problems."""
     page = Page("")
     page.say(

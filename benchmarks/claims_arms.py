@@ -200,7 +200,7 @@ class Watch:
         self.penalty = counted.program.penalty
         self.last = time.perf_counter()
         self.plan: Any = None
-        self.scheduled, self.used = 0, 0.0
+        self.scheduled, self.updates, self.used = 0, 0, 0.0
 
     def __call__(self, round: int, plan: Any, reports: list[Any] | None) -> None:
         now = time.perf_counter()
@@ -210,13 +210,14 @@ class Watch:
             steps.append(Step(self.plan.step, len(self.plan.block), now - self.last, waited))
             self.used += now - self.last if self.plan.step == "update" or self.outcome.arm.guided else 0.0
             self.scheduled += len(self.plan.block)
+            self.updates += self.plan.step == "update"
             if self.plan.step == "measure":
                 self.measured(reports)
         self.plan = plan
         norms = self.counted.norms[0]
         if norms and not 0.5 * norms[-1][0] <= DIVERGED * self.outcome.problem.null * self.n:
             raise StoppedError("diverged")
-        if self.used > self.seconds or (self.rounds is not None and len(steps) >= self.rounds):
+        if self.used > self.seconds or (self.rounds is not None and self.updates >= self.rounds):
             raise StoppedError("time")
         self.last = time.perf_counter()
 
@@ -241,7 +242,7 @@ def fit(
     problem: Problem, arm: Arm, *, seconds: float, rounds: int | None = None, traced: bool = False,
     target: float = TARGET,
 ) -> Outcome:  # fmt: skip
-    """Fit `problem` as `arm` says, for at most so many seconds and rounds, to a gap of `target` P(0)."""
+    """Fit `problem` as `arm` says, for at most so many seconds and rounds of updates, to `target` P(0)."""
     outcome, kept = Outcome(problem, arm, target=target), {}
 
     def watched(program: Any, parts: Any, **options: Any) -> Any:

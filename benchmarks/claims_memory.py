@@ -14,9 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 from certificate import certify
 from claims_arms import TARGET, Arm, fit
+from claims_context import RANKS, Context
 from claims_page import Page, listed, size
 from claims_plots import Panel, draw
-from claims_sections import RANKS, Context
 from distributed import Client, LocalCluster, wait
 from distributed.scheduler import KilledWorker
 from workloads import lam_max

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from claims_arms import Arm, Outcome, fit
+from claims_context import RANKS, Context, verdict
 from claims_page import Page, listed, mean, number, size
 from claims_plots import Panel, draw
-from claims_sections import RANKS, Context, verdict
 
 
 def scaling(context: Context) -> Page:
