@@ -81,7 +81,7 @@ def test_an_arm_that_diverges_or_takes_too_long_ends(claims):
     assert not outcome.certified
     checked = claims.fit(alike, claims.Arm(update="parallel"), seconds=20.0, rounds=5, traced=True)
     assert checked.status == "time"
-    assert [step.kind for step in checked.steps] == ["prepare", "measure", *["update"] * 5]
+    assert sum(step.kind == "update" for step in checked.steps) == len(checked.trace) == 5
     assert (np.diff(checked.trace) <= 1e-12).all()
     assert checked.trace[0] < 1.0  # over P(0)
 
