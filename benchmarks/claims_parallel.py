@@ -8,7 +8,7 @@ from claims_context import Context
 from claims_page import Page, listed, mean, number
 from claims_plots import Panel, draw
 
-SIZES = {8: 2_000, 64: 500, 512: 50, 4096: 5}  # variables at once, and rounds: a round costs about U^2
+SIZES = {8: 2_000, 64: 500, 512: 30, 4096: 3}  # variables at once, and rounds: a round costs about U^2
 RHOS = (None, 0.5, 0.1, 0.02)
 NEAR = 1e-2  # distance of the objective from the optimum, over P(0)
 LOOKAHEADS = (0, 1, 2, 4, 8)
