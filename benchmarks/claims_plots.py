@@ -67,6 +67,9 @@ def draw(path: Path, panels: Sequence[Panel | None], columns: int, legend: str) 
             (handles[label],) = axis.plot(
                 x, y, label=label, markersize=3.5, markevery=max(1, len(x) // 8) if many else 1, **style
             )
+            if panel.top is not None and len(y) and y.min() > panel.top:
+                told = {"transform": axis.transAxes, "color": style["color"], "va": "top", "fontsize": 8}
+                axis.text(0.05, 0.97, f"{label}: off the scale from the first", **told)
         axis.set_title(panel.title, fontsize=9, loc="left")
         if panel.x_log:
             axis.set_xscale("log", base=2 if panel.ticks else 10)
