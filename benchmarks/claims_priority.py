@@ -28,13 +28,17 @@ def priority(context: Context) -> Page:
         "gradients, which count J each. The other schedules need a gradient only to know the gap: those "
         "are in the column *certificates*, and neither they nor their time are in the others. Levels are "
         f"certified gaps over P(0). `>`: not reached within {2 * context.patience:g} s (simultaneous "
-        f"updates: nor within {limit} rounds); what was counted until then."
+        f"updates: nor within {limit} rounds, baselines {limit * 3 // 2}); what was counted until then."
     )
     for update in "exact", "parallel":
-        rounds = limit if update == "parallel" else None
+        # Baselines get half as many rounds more, so that a comparison by updates comes to an end.
+        rounds = {key: limit if key == "dynamic" else limit * 3 // 2 for key in NAMES}
         runs = {
             (problem.name, selection): fit(
-                problem, Arm(selection, update), seconds=2 * context.patience, rounds=rounds
+                problem,
+                Arm(selection, update),
+                seconds=2 * context.patience,
+                rounds=rounds[selection] if update == "parallel" else None,
             )
             for problem in context.problems
             for selection in NAMES
