@@ -221,8 +221,8 @@ class SparseDesign:
 
     def part(self, ids: np.ndarray) -> SparseDesign:
         """The columns `ids` of a column-compressed X, as an operator of its own: a copy, close together."""
-        values, indices, offsets = self.take(ids, None, None)
-        return SparseDesign(Compressed(values, indices, offsets, self.shape[0]), 1)
+        taken = Compressed(*self.take(ids, None, None), length=self.shape[0])  # type: ignore[arg-type]
+        return SparseDesign(taken, 1)
 
     def refresh(
         self, ids: np.ndarray, coef: np.ndarray, weight: np.ndarray, residual: np.ndarray

@@ -319,10 +319,10 @@ def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread)
     for o in range(count):
         w = weight[o]
         for k in entries(offsets, o):
-            i, x = np.uint64(indices[k]), w * values[k]
-            held[i] += w
-            mean[i] += x
-            spread[i] += x * values[k]
+            at, x = np.uint64(indices[k]), w * values[k]
+            held[at] += w
+            mean[at] += x
+            spread[at] += x * values[k]
     if not (centre and total > 0):
         mean[:] = 0.0
         return

@@ -165,7 +165,8 @@ def block_target(distance: float, kept: dict[str, float], penalty: Penalty, rule
     Once a block's own target explains that distance, nothing outside it was missing, and the next
     one is solved to the end at once: a full pass costs more than the sweeps it saves.
     """
-    final = max(0.3 * rules.tol, 1e-15)  # below that the gap is rounding
+    # Blocks that are visited in turn may have to go below tol; below 1e-15 the gap is rounding.
+    final = max(min(0.3 * rules.tol, distance), 1e-15)
     relative = final if distance <= 3.0 * kept.get("block", 0.0) else max(final, 0.1 * distance)
     kept["block"] = relative
     if penalty.lam == 0 and penalty.beta == 0:

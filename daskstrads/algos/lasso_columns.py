@@ -224,7 +224,8 @@ class LassoColumns(Program):
         gram, grad = columns_gram(columns, block.mean, shard.scale, shard.residual)
         coef[:] = block_rules.simultaneous(gram, block.norms, grad, coef, self.penalty, self.rules.rho)
         columns_axpy(columns, block.mean, shard.scale, block.coef - coef, shard.residual)
-        block_rules.count(shard.kept, np.count_nonzero(coef != block.coef), shard.first * len(coef))
+        updates = int(np.count_nonzero(coef != block.coef))
+        block_rules.count(shard.kept, updates, shard.first * len(coef))
 
 
 def _joined(received: list[Any], shard: _Shard) -> _Block:

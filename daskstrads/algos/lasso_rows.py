@@ -205,7 +205,7 @@ class LassoRows(Program):
         grad, coef = shard.grad[block], before.copy()
         if self.rules.parallel:
             coef = block_rules.simultaneous(gram, norms, grad, coef, penalty, self.rules.rho)
-            block_rules.count(shard.kept, np.count_nonzero(coef != before), 0)
+            block_rules.count(shard.kept, int(np.count_nonzero(coef != before)), 0)
         else:
             target = block_rules.block_target(plan.gap, shard.kept, penalty, self.rules)
             _, visits = kernels.solve_gram(

@@ -1,7 +1,17 @@
 """Policies that say which variables to update next, and the dependency check."""
 
 from .dependency import independent
-from .policy import Certified, DynamicPriority, Plan, Policy, Report, Rotation, RoundRobin, Turn
+from .policy import (
+    Certified,
+    DynamicPriority,
+    Plan,
+    Policy,
+    Report,
+    Rotation,
+    RoundRobin,
+    StaticPartition,
+    Turn,
+)
 from .priority import Recency, strongest
 
 __all__ = [
@@ -13,6 +23,7 @@ __all__ = [
     "Report",
     "Rotation",
     "RoundRobin",
+    "StaticPartition",
     "Turn",
     "independent",
     "strongest",

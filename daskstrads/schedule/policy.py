@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..comm import codec
 
-__all__ = ["Certified", "DynamicPriority", "Plan", "Policy", "Report", "Rotation", "RoundRobin", "Turn"]
+__all__ = [
+    "Certified",
+    "DynamicPriority",
+    "Plan",
+    "Policy",
+    "Report",
+    "Rotation",
+    "RoundRobin",
+    "StaticPartition",
+    "Turn",
+]
 
 
 class Report(NamedTuple):
@@ -29,7 +39,8 @@ class Plan(NamedTuple):
     """What the ranks do in a round of a `Certified` policy.
 
     `step` is "prepare", "measure" (full gradient, certificate) or "update" (of `block`, variable ids in
-    order of priority); `gap` is the last measured distance from the optimum.
+    order of priority); `gap` is the last measured distance from the optimum, and of an update the share of
+    it that its block may leave: all where a measurement follows every block, else less.
     """
 
     step: str
@@ -125,6 +136,10 @@ class RoundRobin(Policy):
                 self._largest = 0.0
         if self.sweeps is not None and sweep >= self.sweeps:
             return None
+        return self._ids(sweep, place)
+
+    def _ids(self, sweep: int, place: int) -> np.ndarray:
+        """The block at `place` of a sweep."""
         start = place * self.block
         stop = min(start + self.block, self.n_variables)
         if not self.shuffled:
@@ -132,6 +147,53 @@ class RoundRobin(Policy):
         if place == 0 or self._order is None:
             self._order = np.random.default_rng([self._seed, sweep]).permutation(self.n_variables)
         return self._order[start:stop]
+
+
+class StaticPartition(RoundRobin):
+    """Every rank cycles through variables of its own: a round's plan is the next share of each rank's.
+
+    Rank p owns [bounds[p], bounds[p + 1]), with `bounds` None equal shares. About `block` variables a round
+    over all ranks, ids ascending; a sweep takes as many rounds as `RoundRobin`'s. Model parallelism without
+    a scheduler, the baseline of STRADS' section 4.
+
+    Raises:
+        ValueError: as `RoundRobin`; bounds that do not ascend from 0 to `n_variables`; when a run begins,
+            a block smaller than the number of ranks, or bounds for another number of them.
+    """
+
+    def __init__(
+        self,
+        n_variables: int,
+        block: int = 1,
+        sweeps: int | None = None,
+        *,
+        bounds: Sequence[int] | np.ndarray | None = None,
+        tol: float | None = None,
+    ):
+        super().__init__(n_variables, block, sweeps, tol=tol)
+        self.bounds = None if bounds is None else np.array(bounds, np.int64)
+        if self.bounds is not None:
+            ends = [0, n_variables]
+            if len(self.bounds) < 2 or list(self.bounds[[0, -1]]) != ends or (np.diff(self.bounds) < 0).any():
+                raise ValueError(f"bounds must ascend from 0 to {n_variables}, got {self.bounds.tolist()}")
+        self._cuts = np.array([0, n_variables])
+
+    def begin(self, size: int, seed: int) -> StaticPartition:
+        """Fresh copy for one run with `size` ranks."""
+        fresh = super().begin(size, seed)
+        assert isinstance(fresh, StaticPartition)
+        if self.block < size:
+            raise ValueError(f"a block of {self.block} gives {size} ranks less than one variable each")
+        if self.bounds is not None and len(self.bounds) != size + 1:
+            raise ValueError(f"bounds give {len(self.bounds) - 1} ranks variables, the run has {size}")
+        equal = self.n_variables * np.arange(size + 1) // size
+        fresh._cuts = equal if self.bounds is None else self.bounds
+        return fresh
+
+    def _ids(self, sweep: int, place: int) -> np.ndarray:
+        starts, lengths = self._cuts[:-1], np.diff(self._cuts)
+        first, last = (starts + lengths * turn // self.rounds_per_sweep for turn in (place, place + 1))
+        return np.concatenate([np.arange(*pair) for pair in zip(first, last, strict=True)])
 
 
 class Turn(NamedTuple):
@@ -181,22 +243,42 @@ class DynamicPriority(Policy):
     Reports must be `Report`s. The first block is empty (nothing is proposed yet); stops when nothing is, or
     after `rounds` rounds.
 
+    `lookahead` is STRADS' pipeline: the reports of one round give lookahead + 1 blocks, disjoint and in
+    order of priority, so that only every (lookahead + 1)th round waits for reports and the others' priorities
+    are up to `lookahead` rounds old. Ranks then have to propose as many times the block; fewer proposals
+    make fewer blocks. Reports that come earlier, as after a measurement of `Certified`, replace what is left.
+
     Raises:
-        ValueError: a block below 1.
-        TypeError: reports of another kind.
+        ValueError: a block below 1, a lookahead below 0.
+        TypeError: a lookahead that is no whole number, reports of another kind.
     """
 
-    def __init__(self, block: int, *, growth: float = 0.0, rounds: int | None = None):
+    def __init__(self, block: int, *, growth: float = 0.0, rounds: int | None = None, lookahead: int = 0):
         if block < 1:
             raise ValueError(f"block must be at least 1, got {block}")
-        self.block, self.growth, self.rounds = block, growth, rounds
+        if not isinstance(lookahead, int | np.integer) or isinstance(lookahead, bool):
+            raise TypeError(f"lookahead must be a whole number, got {lookahead!r}")
+        if lookahead < 0:
+            raise ValueError(f"lookahead must be at least 0, got {lookahead}")
+        self.block, self.growth, self.rounds, self.lookahead = block, growth, rounds, int(lookahead)
+        self._ahead: list[np.ndarray] = []  # blocks that are dealt without new reports
+
+    def begin(self, size: int, seed: int) -> DynamicPriority:
+        """Fresh copy for one run."""
+        fresh = copy.copy(self)
+        fresh._ahead = []
+        return fresh
+
+    def waits(self, round: int) -> bool:
+        """Once the blocks of the last reports are dealt."""
+        return round > 0 and not self._ahead
 
     def __call__(self, round: int, reports: list[Report] | None) -> np.ndarray | None:
         """Ids of this round's block, or None to stop."""
         if self.rounds is not None and round >= self.rounds:
             return None
         if reports is None:
-            return np.empty(0, np.int64)
+            return self._ahead.pop(0) if self._ahead else np.empty(0, np.int64)
         if not all(isinstance(report, Report) for report in reports):
             raise TypeError("DynamicPriority needs pull to return a daskstrads.Report (ids, weights, terms)")
         if not any(len(report.ids) for report in reports):
@@ -204,8 +286,9 @@ class DynamicPriority(Policy):
         ids = np.concatenate([report.ids for report in reports])
         weights = np.concatenate([report.weights for report in reports])
         size = max(self.block, int(self.growth * np.count_nonzero(np.isinf(weights))))
-        best = strongest_first(ids, weights)[:size]
-        return ids[best]
+        best = ids[strongest_first(ids, weights)[: size * (self.lookahead + 1)]]
+        first, *self._ahead = (best[start : start + size] for start in range(0, len(best), size))
+        return first
 
 
 def strongest_first(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -242,6 +325,7 @@ class Certified(Policy):
         self._step, self._gap, self._measures, self._updates = "", np.inf, 0, 0
         self._best, self._best_at = np.inf, 0
         self._measured, self._since = np.inf, 0
+        self._portion = 1.0 if self.share else 1.0 / self.every
 
     def begin(self, size: int, seed: int) -> Certified:
         """Fresh copy for one run."""
@@ -267,8 +351,11 @@ class Certified(Policy):
         if self._step == "measure":
             assert reports is not None
             self._measures += 1
-            self._gap = self._measured = self.distance(reports)
-            self._since = 0
+            before, self._gap = self._measured, self.distance(reports)
+            self._measured, self._since = self._gap, 0
+            if self._portion < 1.0 and 0.5 * before < self._gap < np.inf:
+                # Every block was near enough to its own optimum by the last share, and they still add up.
+                self._portion *= 0.1
             if not self._gap > self.target or not np.isfinite(self._gap):
                 return None
             if self._gap < self._best:
@@ -282,7 +369,7 @@ class Certified(Policy):
             return None if self._step == "measure" else self._plan("measure")
         self._updates += 1
         self._since += 1
-        return self._plan("update", block)
+        return self._plan("update", block)._replace(gap=self._gap * self._portion)
 
     def _due(self, reports: list[Report] | None) -> bool:
         """Whether the next round, after an update, is a measurement."""

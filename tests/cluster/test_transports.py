@@ -18,8 +18,13 @@ from test_programs import PROGRAMS, arrays_of, bits, regression
 
 import daskstrads
 from daskstrads import Gather, Lasso, Program, RoundRobin, Sum
+from daskstrads.algos.lasso_block import Rules
+from daskstrads.algos.lasso_columns import ColumnPart, LassoColumns
+from daskstrads.algos.objective import Distance, Penalty
 from daskstrads.comm import codec
 from daskstrads.comm.mesh_group import Unreachable
+from daskstrads.partition import split
+from daskstrads.schedule import Certified, DynamicPriority
 
 for module in (programs, sys.modules[__name__]):  # workers cannot import the tests
     cloudpickle.register_pickle_by_value(module)
@@ -93,6 +98,24 @@ def test_programs_have_the_bits_of_threads(client, tmp_path, case, size):
         assert diaries[transport].read() == diaries["threads"].read(), transport
     assert len(diaries["threads"].read()) == wanted.rounds + 1
     assert [*map(bits, map(arrays_of, parts))] == [*map(bits, map(arrays_of, before))]
+
+
+def test_plans_dealt_from_old_reports_have_the_bits_of_threads(client, tmp_path):
+    X, y = regression(40, 60, 5)
+    penalty = Penalty(2.0, 0.0, False)
+    limits = {"every": 5, "max_measures": 1}
+    policy = Certified(DynamicPriority(4, lookahead=2), Distance(penalty), 1e-9, **limits)
+    program = LassoColumns(policy, penalty, Rules(True, False, True, 0.1, 12, 1e-9))
+    parts = [ColumnPart(slab, y, np.ones(40), np.zeros(slab.stop - slab.start)) for slab in split(X, 2, 1)]
+    diaries = {name: Diary(tmp_path / name) for name in ("threads", "mesh", "tasks")}
+    wanted = here(program, parts, callback=diaries["threads"])
+    nothing = digest(None)
+    waited = "".join("." if line.endswith(nothing) else "w" for line in diaries["threads"].read())
+    assert waited == "..w..w..w"  # p m u u u u u m -
+    for transport in ("mesh", "tasks"):
+        found = there(client, transport, program, parts, callback=diaries[transport])
+        assert digest([tuple(piece) for piece in found.shards]) == digest(list(map(tuple, wanted.shards)))
+        assert diaries[transport].read() == diaries["threads"].read(), transport
 
 
 @pytest.mark.parametrize("update", ["exact", "parallel"])

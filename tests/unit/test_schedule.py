@@ -1,3 +1,5 @@
+from itertools import chain, pairwise
+
 import naive
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from daskstrads.schedule import (
     Report,
     Rotation,
     RoundRobin,
+    StaticPartition,
     Turn,
     independent,
     strongest,
@@ -105,6 +108,52 @@ def test_round_robin_that_makes_no_sense(options, told):
         RoundRobin(**options)
 
 
+# StaticPartition
+
+
+@given(
+    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=5).filter(any),
+    block=st.integers(5, 30),
+    own=st.booleans(),
+)
+def test_static_partition_cycles_every_rank_through_its_own(lengths, block, own):
+    size, n = len(lengths), sum(lengths)
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    policy = StaticPartition(n, block, sweeps=2, bounds=bounds if own else None)
+    dealt = plans(policy, size)
+    per_sweep = policy.rounds_per_sweep
+    assert len(dealt) == 2 * per_sweep
+    cuts = bounds if own else [n * rank // size for rank in range(size + 1)]
+    for start, stop in pairwise(cuts):
+        shares = [[j for j in plan if start <= j < stop] for plan in dealt]
+        for sweep in shares[:per_sweep], shares[per_sweep:]:
+            assert list(chain(*sweep)) == list(range(start, stop))
+        assert max(map(len, shares)) <= min(map(len, shares)) + 1  # as even as can be
+    assert all(0 < len(plan) < block + size for plan in dealt)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "told"),
+    [
+        ({"block": 0}, 1, "at least one"),
+        ({"bounds": [0, 4]}, 1, r"ascend from 0 to 6, got \[0, 4\]"),
+        ({"bounds": [0, 4, 2, 6]}, 3, "ascend from 0 to 6"),
+        ({"bounds": []}, 1, "ascend from 0 to 6"),
+        ({"bounds": [0, 2, 6]}, 3, "bounds give 2 ranks variables, the run has 3"),
+        ({"block": 2}, 3, "3 ranks less than one variable each"),
+    ],
+)
+def test_static_partition_that_makes_no_sense(options, size, told):
+    with pytest.raises(ValueError, match=told):
+        StaticPartition(**{"n_variables": 6, "block": 3, "sweeps": 1} | options).begin(size, 0)
+
+
+def test_static_partition_keeps_what_the_run_makes_of_it_apart():
+    policy = StaticPartition(6, 3, sweeps=1)
+    assert [list(plan) for plan in plans(policy, 3)] == [[0, 2, 4], [1, 3, 5]]
+    assert [list(plan) for plan in plans(policy, 1)] == [[0, 1, 2], [3, 4, 5]]
+
+
 # Rotation
 
 
@@ -153,6 +202,55 @@ def test_dynamic_priority_before_any_report():
     assert len(DynamicPriority(3)(0, None)) == 0
     with pytest.raises(ValueError, match="at least 1, got 0"):
         DynamicPriority(0)
+
+
+def test_lookahead_deals_blocks_of_one_rounds_reports():
+    some = [proposal([0, 1, 2, 3, 4], [1, 5, 2, 4, 3]), proposal([9], [6])]
+    policy = DynamicPriority(2, lookahead=2).begin(2, 0)
+    assert not policy.waits(0)
+    assert list(policy(0, None)) == []
+    assert policy.waits(1)
+    assert list(policy(1, some)) == [9, 1]
+    assert not policy.waits(2)
+    assert list(policy(2, None)) == [3, 4]
+    assert list(policy(3, None)) == [2, 0]
+    assert policy.waits(4)  # what follows depends on fresh reports
+    assert list(policy(4, [proposal([7], [1.0])])) == [7]  # fewer proposals make fewer blocks
+    assert policy.waits(5)
+    assert policy(5, [proposal([], [])]) is None
+
+
+def test_lookahead_gives_way_to_reports_that_come_earlier():
+    policy = DynamicPriority(1, lookahead=3).begin(1, 0)
+    policy(1, [proposal([1, 2, 3], [3, 2, 1])])
+    assert list(policy(2, [proposal([8], [1])])) == [8]
+    assert policy.waits(3)
+
+
+def test_lookahead_grows_every_block_and_ends_with_rounds():
+    policy = DynamicPriority(1, growth=2.0, lookahead=1, rounds=3).begin(1, 0)
+    some = [proposal([4, 5, 6, 7, 8], [np.inf, 1, 2, 3, 4])]
+    assert [list(policy(round, reports)) for round, reports in [(1, some), (2, None)]] == [[4, 8], [7, 6]]
+    assert policy(3, some) is None
+
+
+def test_lookahead_of_runs_is_their_own():
+    policy = DynamicPriority(1, lookahead=2)
+    first = policy.begin(1, 0)
+    first(1, [proposal([1, 2, 3], [3, 2, 1])])
+    second = policy.begin(1, 0)
+    assert second.waits(1)
+    assert not first.waits(2)
+    assert list(first(2, None)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("lookahead", "error", "told"),
+    [(-1, ValueError, "at least 0, got -1"), (1.5, TypeError, "whole number"), (True, TypeError, "True")],
+)
+def test_lookahead_that_makes_no_sense(lookahead, error, told):
+    with pytest.raises(error, match=told):
+        DynamicPriority(3, lookahead=lookahead)
 
 
 # Certified
@@ -206,6 +304,13 @@ def test_certified_stops(gaps, blocks, options, wanted):
     assert steps(certified(gaps, blocks, **options)) == wanted
 
 
+def test_certified_blocks_share_the_distance():
+    dealt = certified([9.0, 4.0, 3.0, 2.9, 0.0], [[1]] * 9, every=2)
+    wanted = [4.5, 4.5, 2.0, 2.0, 0.15, 0.15, 0.0145, 0.0145]  # less where the distance did not halve
+    np.testing.assert_allclose([plan.gap for plan in dealt if plan.step == "update"], wanted)
+    assert [plan.gap for plan in dealt if plan.step == "measure"] == [np.inf, 9.0, 4.0, 3.0, 2.9]
+
+
 def test_certified_runs_are_independent():
     policy = Certified(RoundRobin(3, sweeps=2), lambda reports: 1.0, 0.0, every=3)
     first, second = (plans(policy, reports=lambda round: [proposal([], [])]) for _ in range(2))
@@ -219,6 +324,21 @@ def test_certified_hands_the_seed_on():
         return [list(plan.block) for plan in plans(policy, 2, seed, lambda round: [proposal([], [])])]
 
     assert dealt(1) == dealt(1) != dealt(2)
+
+
+def test_certified_waits_where_the_lookahead_ends():
+    policy = Certified(DynamicPriority(1, lookahead=2), lambda reports: 1.0, 0.0, every=4).begin(1, 0)
+    waited, dealt = [], []
+    for round in range(12):
+        waits = policy.waits(round)
+        waited.append("w" if waits else ".")
+        some = [proposal([10 * round, 10 * round + 1, 10 * round + 2], [3, 2, 1])]
+        dealt.append(policy(round, some if waits else None))
+    assert steps(dealt) == "pmuuuumuuuum"
+    # The fourth update waits, a measurement never does, and the update after one does.
+    assert "".join(waited) == "..w..w.w..w."
+    assert [list(plan.block) for plan in dealt[2:6]] == [[20], [21], [22], [50]]
+    assert list(dealt[7].block) == [70]  # not 51: measured meanwhile
 
 
 # strongest
