@@ -112,12 +112,12 @@ def _slabs(model: ElasticNet, X: Any) -> tuple[Any, list[Slab]]:
     if not sp.issparse(X):
         return X, split(X, size, axis)
     check_sparse(X, converted=X.format != ("csc" if axis == 1 else "csr"))
-    X = X.tocsc() if axis == 1 else X.tocsr()
-    slabs = split(X, size, axis)
+    given, X = X, X.tocsc() if axis == 1 else X.tocsr()
+    slabs = split(X, size, axis, owned=X is not given)
     if any(launch(lambda _, slab: SparseDesign(slab.matrix, slab.axis).order(), slabs)):
         X = X.copy()
         X.sum_duplicates()
-        slabs = split(X, size, axis)
+        slabs = split(X, size, axis, owned=True)
     return X, slabs
 
 

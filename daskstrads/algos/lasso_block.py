@@ -222,7 +222,7 @@ def warm(program: Any, part: Any, axis: int) -> None:
     X = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 3.0], [2.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
     penalty = Penalty(0.1, 0.0, False)
     rules = Rules(True, False, False, None, 3, 1e-4)
-    for matrix in X, np.asfortranarray(X), sp.csr_array(X):
+    for matrix in X, np.asfortranarray(X), sp.csr_array(X), sp.csc_array(X):  # one of the two is converted
         policy = Certified(DynamicPriority(3), Distance(penalty), 1e-4, max_measures=3)
         [slab] = split(matrix, 1, axis)
         parts = [part(slab, X[:, 0], np.ones(4), np.zeros(3))]

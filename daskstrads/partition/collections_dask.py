@@ -137,12 +137,11 @@ def slab(block: Any, axis: int, start: int, stop: int) -> Slab:
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float64)
     if sp.issparse(block):
-        converted = block.tocsc() if axis == 1 else block.tocsr()
-        if not converted.has_canonical_format:
-            converted = converted.copy() if converted is block else converted  # the chunk is the caller's
-            converted.sum_duplicates()
-        block = converted
-        return Slab(compress(block, 0, stop - start, axis), axis, start, stop)
+        made = block.tocsc() if axis == 1 else block.tocsr()
+        if not made.has_canonical_format:
+            made = made.copy() if made is block else made  # the chunk is the caller's
+            made.sum_duplicates()
+        return Slab(compress(made, 0, stop - start, axis, owned=made is not block), axis, start, stop)
     block = block.view()
     block.flags.writeable = False
     return Slab(block, axis, start, stop)
