@@ -45,7 +45,7 @@ def check_parameters(model: ElasticNet) -> None:
     for name in ("fit_intercept", "copy_X", "warm_start", "positive"):
         if not isinstance(getattr(model, name), bool | np.bool_):
             raise TypeError(f"{name} must be True or False, got {getattr(model, name)!r}")
-    choices_of = {"selection": ("dynamic", "cyclic", "random"), "update": ("exact", "parallel")}
+    choices_of = {"selection": ("dynamic", "cyclic", "random"), "update": ("exact", "apart", "parallel")}
     for name, choices in choices_of.items():
         if getattr(model, name) not in choices:
             raise ValueError(f"{name} must be one of {choices}, got {getattr(model, name)!r}")

@@ -56,7 +56,9 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         positive: coefficients >= 0.
         random_state: seed of the schedule (`selection="random"`, `update="parallel"`).
         selection: "dynamic" (largest expected effect first), "cyclic" or "random".
-        update: "exact" solves the scheduled block to its optimum; "parallel" is STRADS' simultaneous update.
+        update: "exact" solves the scheduled block to its optimum, on every rank alike; "apart": of wide X
+            every rank solves its share at the same time, as long as shares do not depend on each other;
+            "parallel" is STRADS' simultaneous update.
         rho: for update="parallel": candidates whose columns correlate by rho or more are not updated
             together; None updates all of them together, which may diverge.
         n_shards: ranks, a thread each; None: the cores this process may use, fewer for small data.
@@ -231,16 +233,18 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             _PARALLEL_BLOCK if parallel else self._exact_block(problem.axis, problem.shape, problem.entries),
             p,
         )
+        parts = problem.parts(target, start)
+        apart = self.update == "apart"
+        sparse = 2 * problem.entries < n * p
         rules = Rules(
             centre=bool(self.fit_intercept), weighted=problem.weighted, parallel=parallel,
             rho=self.rho, proposals=block * dynamic, tol=float(self.tol),
             # Solving dense columns costs more than a look at all; of sparse ones it is the other way round.
-            near=dynamic and not parallel and wide and penalty.lam > 0 and 2 * problem.entries < n * p,
+            near=dynamic and not parallel and wide and penalty.lam > 0 and (sparse or apart),
         )  # fmt: skip
-        policy = self._policy(p, block, penalty, rules.near)
+        policy = self._policy(p, block, penalty, rules.near, apart and rules.near)
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        parts = problem.parts(target, start)
         with calls.following(program) as follower:
             done = run(program, parts, seed=seed, callback=follower, gather=False)
         pieces = collected(done.shards)
@@ -265,7 +269,7 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     def _l1(self) -> float:
         return float(self.l1_ratio)
 
-    def _policy(self, p: int, block: int, penalty: Penalty, near: bool) -> Certified:
+    def _policy(self, p: int, block: int, penalty: Penalty, near: bool, apart: bool) -> Certified:
         rounds_a_sweep = -(-p // block)
         inner: Policy
         if self.selection == "dynamic":
@@ -276,9 +280,9 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             inner = RoundRobin(p, block, sweeps=self.max_iter, shuffled=self.selection == "random")
             every = rounds_a_sweep
         # Blocks that are not solved to their optimum bring the gap down unevenly: no patience limit there.
-        patience = 50 if self.update == "exact" else self.max_iter + 1
+        patience = self.max_iter + 1 if self.update == "parallel" else 50
         limits = {"max_measures": self.max_iter, "patience": patience}
-        limits |= {"every": 20, "share": _SHARE} if near else {"every": every}
+        limits |= {"every": 20, "share": _SHARE, "apart": apart} if near else {"every": every}
         return Certified(inner, Distance(penalty), self.tol, **limits)
 
     def _complaint(self, reports: list[Report], penalty: Penalty) -> str | None:

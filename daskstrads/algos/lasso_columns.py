@@ -45,6 +45,7 @@ class _Block(NamedTuple):
 class _Shard:
     design: DenseDesign | SparseDesign
     first: bool  # rank 0: it counts what all ranks do alike
+    size: int  # number of ranks
     start: int
     mean: np.ndarray  # of this rank's columns
     norms: np.ndarray  # ||z_j||^2
@@ -59,6 +60,7 @@ class _Shard:
     joined: np.ndarray  # dense columns of the last block
     near: np.ndarray  # places that may come into play before the next measurement, ascending
     part: Any = None  # these columns
+    share: Any = None  # of the block: places, coefficients, their change
     kept: dict[str, float] = field(default_factory=dict)
 
 
@@ -67,7 +69,10 @@ class LassoColumns(Program):
 
     measure: the ranks sum their parts of the fit, then each computes the gradient of its own columns.
     update: the ranks gather the scheduled columns, and every rank updates them alike: to the block's
-    optimum, or simultaneously after the dependency check. With `near`, each rank then looks at its columns
+    optimum, or simultaneously after the dependency check. share: each rank sweeps its own scheduled columns
+    at the same time as the others, and they go along the sum of their changes as far as that helps: columns
+    that depend on each other are solved together where one rank has them; where the policy sees that ranks
+    depend on each other, an update follows. With `near`, each rank then looks at its columns
     near the threshold again (a working set, as the strong rule of Tibshirani et al. 2012): measurements,
     which look at all, become few.
     """
@@ -94,8 +99,8 @@ class LassoColumns(Program):
         recency = Recency(len(norms), rng)
         coef = part.coef.astype(np.float64)
         return _Shard(
-            operator, rank == 0, part.slab.start, mean, norms, target, scale, y_mean, coef, target.copy(),
-            recency, np.empty_like(norms), np.empty((0, 0)), np.empty(0, np.int64),
+            operator, rank == 0, size, part.slab.start, mean, norms, target, scale, y_mean, coef,
+            target.copy(), recency, np.empty_like(norms), np.empty((0, 0)), np.empty(0, np.int64),
         )  # fmt: skip
 
     @staticmethod
@@ -110,15 +115,10 @@ class LassoColumns(Program):
             fit = shard.design.combine(held, shard.coef[held])
             fit -= dot(shard.mean[held], shard.coef[held])
             return Sum(shard.scale * fit)
+        if plan.step == "share":
+            return Sum(self._solve_share(shard, plan))
         if plan.step == "update":
-            own = self._own(shard, plan)
-            scale = shard.scale if self.rules.weighted else None
-            mean = shard.mean if self.rules.centre else None
-            if shard.part is None:
-                columns = shard.design.take(own, scale, mean)
-            else:
-                columns = shard.part.take(np.searchsorted(shard.near, own), scale, mean)
-            return Gather((own + shard.start, *columns, shard.mean[own], shard.norms[own], shard.coef[own]))
+            return Gather(tuple(self._block(shard, self._own(shard, plan))))
         return None
 
     def pull(self, shard: _Shard, plan: Plan, received: Any, sent: Any) -> Report | None:
@@ -128,6 +128,8 @@ class LassoColumns(Program):
             return self._measured(shard)
         if plan.step == "update":
             return self._updated(shard, plan, _joined(received, shard))
+        if plan.step == "share":
+            return self._shares_added(shard, received)
         return None
 
     def result(self, shard: _Shard) -> Piece:
@@ -140,6 +142,16 @@ class LassoColumns(Program):
         """Places of the scheduled variables that this rank owns, in order of priority."""
         places = plan.block - shard.start
         return places[(places >= 0) & (places < len(shard.coef))]
+
+    def _block(self, shard: _Shard, own: np.ndarray) -> _Block:
+        """This rank's columns at the places `own`, with their state."""
+        scale = shard.scale if self.rules.weighted else None
+        mean = shard.mean if self.rules.centre else None
+        if shard.part is None:
+            columns = shard.design.take(own, scale, mean)
+        else:
+            columns = shard.part.take(np.searchsorted(shard.near, own), scale, mean)
+        return _Block(own + shard.start, *columns, shard.mean[own], shard.norms[own], shard.coef[own])
 
     def _measured(self, shard: _Shard) -> Report:
         penalty, rules = self.penalty, self.rules
@@ -178,7 +190,12 @@ class LassoColumns(Program):
         if self.rules.parallel:
             self._simultaneous(shard, block, coef)
         else:
-            self._solve(shard, block, coef, plan.gap)
+            target = block_rules.block_target(plan.gap, shard.kept, self.penalty, self.rules)
+            entries = block.values.size
+            looks, visits = self._solve(
+                shard, block, coef, shard.residual, target, block_rules.looks(entries)
+            )
+            block_rules.count(shard.kept, visits, shard.first * (visits + (looks + 1) * len(coef)))
         mine = np.flatnonzero((block.ids >= shard.start) & (block.ids < shard.start + len(shard.coef)))
         places = block.ids[mine] - shard.start
         shard.coef[places] = coef[mine]
@@ -203,20 +220,51 @@ class LassoColumns(Program):
         found, weights = block_rules.steepest(grad, coef, penalty, self.rules.proposals)
         return Report(near[found] + shard.start, weights, terms)
 
-    def _solve(self, shard: _Shard, block: _Block, coef: np.ndarray, gap: float) -> None:
-        """The block's optimum; writes `coef` and the residual."""
+    def _solve(
+        self, shard: _Shard, block: _Block, coef: np.ndarray, residual: np.ndarray, target: float, limit: int
+    ) -> tuple[int, int]:
+        """The block's optimum; writes `coef` and `residual`; looks and visits."""
         from . import lasso_kernels as kernels
 
-        target = block_rules.block_target(gap, shard.kept, self.penalty, self.rules)
-        stop = (*self.penalty, target, block_rules.looks(block.values.size))
+        stop = (*self.penalty, target, limit)
         if block.offsets is None:
-            looks, visits = kernels.solve_dense(block.values, block.norms, coef, shard.residual, *stop)
-        else:
-            looks, visits = kernels.solve_sparse(
-                block.values, block.indices, block.offsets, block.mean, block.norms, shard.scale,
-                dot(shard.scale, shard.scale), coef, shard.residual, *stop,
-            )  # fmt: skip
-        block_rules.count(shard.kept, visits, shard.first * (visits + (looks + 1) * len(coef)))
+            return kernels.solve_dense(block.values, block.norms, coef, residual, *stop)
+        return kernels.solve_sparse(
+            block.values, block.indices, block.offsets, block.mean, block.norms, shard.scale,
+            dot(shard.scale, shard.scale), coef, residual, *stop,
+        )  # fmt: skip
+
+    def _solve_share(self, shard: _Shard, plan: Plan) -> np.ndarray:
+        """Sweeps over this rank's share of the block, from the common residual: what they take off that, then
+        the change of the penalty's terms and the visits.
+        """
+        own = self._own(shard, plan)
+        block = self._block(shard, own)
+        before, coef, residual = block.coef, block.coef.copy(), shard.residual.copy()
+        target = block_rules.block_target(plan.gap, shard.kept, self.penalty, self.rules)
+        looks, visits = self._solve(shard, block, coef, residual, target / shard.size, 1)
+        block_rules.count(shard.kept, 0, visits + (looks + 1) * len(own))
+        step = coef - before
+        shard.share = own, before, step
+        terms = float(np.abs(coef).sum() - np.abs(before).sum()), dot(before, step), dot(step, step), visits
+        return np.concatenate([shard.residual - residual, terms])
+
+    def _shares_added(self, shard: _Shard, received: np.ndarray) -> Report:
+        """Go along the sum of all shares, as far as lowers the objective most; at most all the way.
+
+        Shares that do not depend on each other add up to a whole step. In between, ||b||_1 is at most what
+        lies on the line between its ends, so that the objective never rises (convexity).
+        """
+        penalty, fall = self.penalty, received[:-4]
+        l1, along, length, visits = received[-4:]
+        slope = dot(shard.residual, fall) - penalty.lam * l1 - penalty.beta * along
+        curvature = dot(fall, fall) + penalty.beta * length
+        reach = float(np.clip(slope / curvature, 0.0, 1.0)) if curvature > 0 else 1.0
+        own, before, step = shard.share
+        shard.coef[own] = before + reach * step
+        shard.residual = shard.residual - reach * fall
+        block_rules.count(shard.kept, int(visits), 0)
+        return self._nearby(shard)
 
     def _simultaneous(self, shard: _Shard, block: _Block, coef: np.ndarray) -> None:
         """STRADS' update of the block; writes `coef` and the residual."""

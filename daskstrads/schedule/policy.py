@@ -38,9 +38,10 @@ class Report(NamedTuple):
 class Plan(NamedTuple):
     """What the ranks do in a round of a `Certified` policy.
 
-    `step` is "prepare", "measure" (full gradient, certificate) or "update" (of `block`, variable ids in
-    order of priority); `gap` is the last measured distance from the optimum, and of an update the share of
-    it that its block may leave: all where a measurement follows every block, else less.
+    `step` is "prepare", "measure" (full gradient, certificate), "update" (of `block`, variable ids in
+    order of priority) or "share" (of it, every rank its own); `gap` is the last known distance from the
+    optimum, and of an update the share of it that its block may leave: all where a measurement follows
+    every block, else less.
     """
 
     step: str
@@ -303,7 +304,9 @@ class Certified(Policy):
     stops when it is at most `target`, when it is no longer finite, when `patience` measurements have brought
     nothing, or after `max_measures` measurements beyond the first. With a `share`, the reports of updates
     tell a distance too, of what they looked at: the next measurement is due once that is at most `share` of
-    the last measured one (or half of `target`), or when they propose nothing.
+    the last measured one (or half of `target`), or when they propose nothing. With `apart`, which needs a
+    share, blocks are shared out ("share") until one of them does not halve that distance: then ranks depend
+    on each other, and up to the next measurement blocks are solved as a whole ("update").
     """
 
     def __init__(
@@ -316,9 +319,11 @@ class Certified(Policy):
         max_measures: int = 1000,
         patience: int = 50,
         share: float = 0.0,
+        apart: bool = False,
     ):
         self.inner, self.distance, self.target = inner, distance, target
         self.every, self.max_measures, self.patience, self.share = every, max_measures, patience, share
+        self.apart = apart
         self._restart()
 
     def _restart(self) -> None:
@@ -326,6 +331,7 @@ class Certified(Policy):
         self._best, self._best_at = np.inf, 0
         self._measured, self._since = np.inf, 0
         self._portion = 1.0 if self.share else 1.0 / self.every
+        self._apart = self.apart
 
     def begin(self, size: int, seed: int) -> Certified:
         """Fresh copy for one run."""
@@ -336,7 +342,7 @@ class Certified(Policy):
 
     def waits(self, round: int) -> bool:
         """What follows a measurement depends on it; an update may follow another as the inner policy says."""
-        if round < 2 or self._step != "update":
+        if round < 2 or self._step == "measure":
             return round >= 2
         if self.share:
             return self._since < self.every
@@ -352,7 +358,7 @@ class Certified(Policy):
             assert reports is not None
             self._measures += 1
             before, self._gap = self._measured, self.distance(reports)
-            self._measured, self._since = self._gap, 0
+            self._measured, self._since, self._apart = self._gap, 0, self.apart
             if self._portion < 1.0 and 0.5 * before < self._gap < np.inf:
                 # Every block was near enough to its own optimum by the last share, and they still add up.
                 self._portion *= 0.1
@@ -369,7 +375,8 @@ class Certified(Policy):
             return None if self._step == "measure" else self._plan("measure")
         self._updates += 1
         self._since += 1
-        return self._plan("update", block)._replace(gap=self._gap * self._portion)
+        step = "share" if self._apart else "update"
+        return self._plan(step, block)._replace(gap=self._gap * self._portion)
 
     def _due(self, reports: list[Report] | None) -> bool:
         """Whether the next round, after an update, is a measurement."""
@@ -380,6 +387,8 @@ class Certified(Policy):
         left = self.distance(reports)
         if not left > max(0.5 * self.target, self.share * self._measured) or not np.isfinite(left):
             return True
+        if self._step == "share" and left > 0.5 * self._gap:
+            self._apart = False
         self._gap = left
         return False
 

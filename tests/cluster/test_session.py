@@ -86,6 +86,7 @@ def problem(shape, sparse=False):
     [
         ((80, 200), False, "exact"),
         ((80, 200), True, "parallel"),
+        ((80, 200), True, "apart"),
         ((400, 40), False, "parallel"),
         ((400, 40), True, "exact"),
     ],
