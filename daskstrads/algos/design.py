@@ -176,7 +176,7 @@ class SparseDesign:
     """Sparse X (n, p), compressed along its columns (axis 1) or rows (axis 0)."""
 
     def __init__(self, compressed: Compressed, axis: int):
-        count = len(compressed.offsets) - 1
+        count = len(compressed.starts) - 1
         self.shape = (compressed.length, count) if axis == 1 else (count, compressed.length)
         self.by_columns = axis == 1
         self._arrays = tuple(_read_only(array) for array in compressed[:3])
@@ -253,7 +253,7 @@ class SparseDesign:
         from . import design_kernels as kernels
 
         offsets = self._arrays[2]
-        size = int((offsets[ids + 1] - offsets[ids]).sum())
+        size = int(offsets[0] * len(ids) if len(offsets) == 1 else (offsets[ids + 1] - offsets[ids]).sum())
         out = np.empty(size), np.empty(size, self._arrays[1].dtype), np.empty(len(ids) + 1, np.int64)
         kernels.sparse_take(
             *self._arrays, _read_only(ids), _read_only(np.empty(0) if scale is None else scale), *out

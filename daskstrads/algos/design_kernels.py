@@ -16,6 +16,9 @@ FAST = {"reassoc", "contract", "nsz", "arcp"}
 @njit(nogil=True, cache=True)
 def entries(offsets, o):
     """Places of vector o's entries; unsigned: to check whether one counts from the end costs a third."""
+    if offsets.size == 1:  # all have as many
+        width = np.uint64(offsets[0])
+        return range(np.uint64(o) * width, np.uint64(o) * width + width)
     return range(np.uint64(offsets[o]), np.uint64(offsets[o + 1]))
 
 
@@ -194,7 +197,7 @@ def dense_moments_along(flat, stride, count, weight, centre, mean, spread):
 @njit(nogil=True, cache=True)
 def sparse_order(indices, offsets, length):
     """0: every vector's indices ascend strictly; 1: unsorted or repeated; 2: an index out of range."""
-    stored = indices[offsets[0] : offsets[-1]]
+    stored = indices
     outside = False  # flat loops over all entries are vectorised
     for k in range(stored.size):
         outside |= stored[k] < 0 or stored[k] >= length
@@ -203,10 +206,13 @@ def sparse_order(indices, offsets, length):
     falls = 0
     for k in range(1, stored.size):
         falls += stored[k] <= stored[k - 1]
-    for o in range(1, offsets.size - 1):  # from one vector to the next they may fall
-        k = offsets[o] - offsets[0]
-        if offsets[o - 1] < offsets[o] and 0 < k < stored.size:
+    last = 0  # from one vector to the next they may fall
+    width = offsets[0]
+    for o in range(1, stored.size // width if offsets.size == 1 and width else offsets.size - 1):
+        k = o * width if offsets.size == 1 else offsets[o]
+        if last < k < stored.size:
             falls -= stored[k] <= stored[k - 1]
+        last = k
     return 1 if falls else 0
 
 
@@ -268,14 +274,15 @@ def sparse_moments_across(values, indices, offsets, weight, uniform, centre, mea
     """Mean and centred weighted sum of squares of every vector, zeros counted; `uniform`: weights are 1."""
     if uniform:  # without a look at indices
         for o in range(mean.size):
-            start, stop = offsets[o], offsets[o + 1]
+            place = entries(offsets, o)
+            count = len(place)
             m = 0.0
-            if centre and stop > start:
-                first = np.float64(values[start]) if stop - start == weight.size else 0.0
+            if centre and count:
+                first = np.float64(values[place.start]) if count == weight.size else 0.0
                 for k in entries(offsets, o):
                     m += np.float64(values[k]) - first
                 m = first + m / weight.size
-            s = (weight.size - (stop - start)) * m * m
+            s = (weight.size - count) * m * m
             for k in entries(offsets, o):
                 x = np.float64(values[k]) - m
                 s += x * x
@@ -284,9 +291,8 @@ def sparse_moments_across(values, indices, offsets, weight, uniform, centre, mea
     total = weight.sum()
     _, rows = leading(weight)
     for o in range(mean.size):
-        start, stop = offsets[o], offsets[o + 1]
         m, first, stored = 0.0, 0.0, 0
-        if 0 < rows <= stop - start:
+        if 0 < rows <= len(entries(offsets, o)):
             for k in entries(offsets, o):
                 if weight[np.uint64(indices[k])] > 0.0:
                     if stored == 0:
@@ -312,7 +318,7 @@ def sparse_moments_across(values, indices, offsets, weight, uniform, centre, mea
 def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread):
     """Mean and centred weighted sum of squares of every position over the vectors, zeros counted."""
     total = weight.sum()
-    count = offsets.size - 1
+    count = weight.size
     held = np.zeros(mean.size)
     mean[:] = 0.0
     spread[:] = 0.0

@@ -11,6 +11,9 @@ FAST = {"reassoc", "contract", "nsz", "arcp"}
 @njit(nogil=True, cache=True)
 def entries(offsets, o):
     """Places of vector o's entries; unsigned: to check whether one counts from the end costs a third."""
+    if offsets.size == 1:  # all have as many
+        width = np.uint64(offsets[0])
+        return range(np.uint64(o) * width, np.uint64(o) * width + width)
     return range(np.uint64(offsets[o]), np.uint64(offsets[o + 1]))
 
 
@@ -108,7 +111,7 @@ def rows_gram(values, indices, offsets, weight, place, old, gram):
     place (p,) says which column of gram a column of X is, -1 for none.
     """
     hits, found = np.empty(gram.shape[1], np.int64), np.empty(gram.shape[1])
-    for o in range(offsets.size - 1):
+    for o in range(weight.size):
         w = weight[o]
         if w == 0.0:
             continue

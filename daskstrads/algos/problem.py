@@ -79,7 +79,7 @@ def without_hidden(slab: Slab, weight: np.ndarray) -> Slab:
     elif slab.axis == 1:
         hidden = weight[matrix.indices] == 0
     else:
-        hidden = np.repeat(weight == 0, np.diff(matrix.offsets))
+        hidden = np.repeat(weight == 0, np.diff(matrix.starts))
     values = np.where(hidden, values.dtype.type(0), values)
     values.flags.writeable = False
     return slab._replace(matrix=matrix._replace(values=values) if isinstance(matrix, Compressed) else values)

@@ -87,10 +87,10 @@ def check_program(program: Any) -> None:
     name = type(program).__name__
     if isinstance(getattr(program, "replicas", ()), str):
         raise TypeError(f"{name}.replicas must be a tuple of names; for one: ({program.replicas!r},)")
-    own = [entry for entry in dir(program) if not entry.startswith("_") and entry not in _SIGNATURES]
     for method, arguments in _SIGNATURES.items():
         found = getattr(program, method, None)
         if not callable(found):
+            own = [entry for entry in dir(program) if not entry.startswith("_") and entry not in _SIGNATURES]
             close = difflib.get_close_matches(method, own, 1)
             hint = f"; did you mean it by {close[0]!r}?" if close else ""
             raise TypeError(f"{name} has no method {method}({', '.join(arguments)}){hint}")

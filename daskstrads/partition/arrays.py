@@ -16,6 +16,7 @@ __all__ = ["Compressed", "Slab", "compress", "split", "split_axis"]
 class Compressed(NamedTuple):
     """Sparse vectors one after the other: vector j is `values`, `indices` [offsets[j]:offsets[j + 1]].
 
+    Where all vectors have as many entries, `offsets` is that one number.
     `length` is the vectors' dimension; `offsets` are int64, `indices` int32 where `length` allows it, and in
     arrays made for the shard uint16 where that does.
     """
@@ -24,6 +25,13 @@ class Compressed(NamedTuple):
     indices: np.ndarray
     offsets: np.ndarray
     length: int
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each vector starts, and the last one ends: (vectors + 1,) int64."""
+        if len(self.offsets) > 1 or not self.offsets[0]:
+            return self.offsets
+        return np.arange(0, len(self.values) + 1, self.offsets[0])
 
 
 class Slab(NamedTuple):
@@ -83,10 +91,16 @@ def compress(X: Any, start: int, stop: int, axis: int, owned: bool) -> Compresse
     index: Any = np.int32 if length <= np.iinfo(np.int32).max else np.int64
     if owned and length <= 2**16:
         index = np.uint16
+    starts = X.indptr[start : stop + 1]
+    width = int(starts[1]) - first if stop > start else 0
+    if width and width * (stop - start) == last - first and (starts[1:] - starts[:-1] == width).all():
+        offsets = np.array([width], np.int64)
+    else:
+        offsets = starts.astype(np.int64) - first
     return Compressed(
         _frozen(X.data[first:last]),
         _frozen(X.indices[first:last].astype(index, copy=False)),
-        _frozen(X.indptr[start : stop + 1].astype(np.int64) - first),
+        _frozen(offsets),
         length,
     )
 

@@ -198,6 +198,45 @@ def test_sparse_order(indices, offsets, state):
     assert design_kernels.sparse_order(indices, offsets, 5) == state
 
 
+@pytest.mark.parametrize("uniform", [False, True])
+def test_one_width_for_all_is_the_same_as_offsets(uniform):
+    rng = np.random.default_rng(0)
+    count, width, length = 7, 3, 5
+    indices = np.concatenate([np.sort(rng.permutation(length)[:width]) for _ in range(count)])
+    arrays = frozen(rng.standard_normal(count * width), indices.astype(np.uint16))
+    v, b = frozen(rng.standard_normal(length), rng.standard_normal(count))
+    inner, outer = frozen(np.ones(length) if uniform else rng.random(length), rng.random(count))
+    ids, place = frozen(np.array([4, 0, 6]), np.array([1, -1, 0, 2, -1], np.int32))
+
+    def everything(offsets):
+        def filled(kernel, *rest, shapes):
+            outs = [np.zeros(shape) for shape in shapes]
+            kernel(*arrays, offsets, *rest, *outs)
+            return outs
+
+        kernels = design_kernels
+        taken = np.empty(9), np.empty(9, np.uint16), np.empty(4, np.int64)
+        kernels.sparse_take(*arrays, offsets, ids, frozen(np.empty(0)), *taken)
+        gram = np.zeros((2, 3))
+        gram_kernels.rows_gram(*arrays, offsets, outer, place, 1, gram)
+        return [
+            kernels.sparse_order(arrays[1], offsets, length),
+            *filled(kernels.sparse_dots, v, shapes=[count]),
+            *filled(kernels.sparse_dots_at, ids, v, shapes=[3]),
+            *filled(kernels.sparse_axpys, b, shapes=[length]),
+            *filled(kernels.sparse_refresh, v, outer, shapes=[count, length]),
+            *filled(kernels.sparse_pick_axpys, ids, frozen(v[:3]), shapes=[length]),
+            *filled(kernels.sparse_moments_across, inner, uniform, True, shapes=[count, count]),
+            *filled(kernels.sparse_moments_along, outer, True, shapes=[length, length]),
+            *taken,
+            gram,
+        ]
+
+    short = everything(frozen(np.array([width])))
+    for got, want in zip(short, everything(frozen(width * np.arange(count + 1))), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def below(gram, old):
     """The part that the Gram kernels answer for: on and below the diagonal that starts at column `old`."""
     return np.tril(gram, old)

@@ -6,6 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daskstrads.algos.design import SparseDesign
 from daskstrads.partition import Compressed, balanced_bounds, split
 
 lengths = st.lists(st.one_of(st.integers(0, 5), st.integers(0, 10_000)), max_size=60)
@@ -61,9 +62,9 @@ def entries(slab):
     matrix = slab.matrix
     if not isinstance(matrix, Compressed):
         return matrix
-    vectors = np.zeros((len(matrix.offsets) - 1, matrix.length))
+    vectors = np.zeros((len(matrix.starts) - 1, matrix.length))
     for j in range(len(vectors)):
-        place = slice(matrix.offsets[j], matrix.offsets[j + 1])
+        place = slice(matrix.starts[j], matrix.starts[j + 1])
         vectors[j, matrix.indices[place]] = matrix.values[place]
     return vectors.T if slab.axis == 1 else vectors
 
@@ -103,7 +104,7 @@ def test_slabs_are_x_cut_up(form, axis, size):
             converted = form.split()[0] != ("csc" if axis == 1 else "csr")
             assert slab.matrix.indices.dtype == (np.uint16 if converted else np.int32)
             assert slab.matrix.offsets.dtype == np.int64
-            assert slab.matrix.offsets[0] == 0
+            assert slab.matrix.starts[0] == 0
             assert slab.matrix.length == X.shape[1 - axis]
 
 
@@ -140,6 +141,20 @@ def test_64_bit_indices_stay_where_they_are_needed():
     slabs = split(X, 2, 1)
     assert [slab.matrix.indices.dtype for slab in slabs] == [np.int64] * 2
     assert [list(slab.matrix.indices) for slab in slabs] == [[3], [long - 1]]
+
+
+@pytest.mark.parametrize("width", [0, 1, 3])
+def test_vectors_of_one_width_need_no_offsets(width):
+    X = sp.csc_array((np.ones(5 * width), np.tile(np.arange(width), 5), width * np.arange(6)), shape=(3, 5))
+    for slab in split(X, 2, 1):
+        assert len(slab.matrix.offsets) == (1 if width else slab.stop - slab.start + 1)
+        np.testing.assert_array_equal(entries(slab), X.toarray()[:, slab.start : slab.stop])
+        operator = SparseDesign(slab.matrix, 1)
+        assert operator.shape == (3, slab.stop - slab.start)
+        assert operator.order() == 0
+    X.indices[:2] = X.indices[:2][::-1]
+    if width == 3:
+        assert SparseDesign(split(X, 2, 1)[0].matrix, 1).order() == 1
 
 
 @pytest.mark.parametrize("length", [2**16, 2**16 + 1])
