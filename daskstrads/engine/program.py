@@ -9,6 +9,8 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+from ..schedule.policy import Policy
+
 __all__ = ["Gather", "Program", "Rotate", "Scatter", "Sum", "check_program"]
 
 
@@ -111,4 +113,6 @@ def _signature(method: Any) -> inspect.Signature:
     """The signature of a method, looked up once a function: it takes longer than a round of a small fit."""
     if inspect.ismethod(method) and inspect.isfunction(method.__func__):
         return _bound_signature(method.__func__)
+    if isinstance(method, Policy) and inspect.isfunction(type(method).__call__):
+        return _bound_signature(type(method).__call__)
     return inspect.signature(method)
