@@ -205,11 +205,14 @@ class Watch:
         now = time.perf_counter()
         steps = self.outcome.steps
         if self.plan is not None:
+            updated = self.plan.step in ("update", "share")
             waited = reports is not None and plan is not None
-            steps.append(Step(self.plan.step, len(self.plan.block), now - self.last, waited))
-            self.used += now - self.last if self.plan.step == "update" or self.outcome.arm.guided else 0.0
+            steps.append(
+                Step("update" if updated else self.plan.step, len(self.plan.block), now - self.last, waited)
+            )
+            self.used += now - self.last if updated or self.outcome.arm.guided else 0.0
             self.scheduled += len(self.plan.block)
-            self.updates += self.plan.step == "update"
+            self.updates += updated
             if self.plan.step == "measure":
                 self.measured(reports)
         self.plan = plan

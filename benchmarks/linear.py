@@ -5,8 +5,8 @@
 (Both variables change which BLAS kernels run.) Rows are data/divisor, with alpha = lam_max / divisor, no
 intercept; the gap is relative to P(0). Real data: see `--data`.
 
-daskstrads runs on two cores (its own choice of ranks) and on one, with tol = gap / 2: scikit-learn's rule for gap
-P(0). Every peer gets the loosest tol, on a ladder of factor 2 (adelie, whose tol is in squared units: 4),
+daskstrads runs on two cores (its own choice of ranks) and on one, with tol = gap / 2, scikit-learn's rule for
+gap P(0). Every peer gets the loosest tol, on a ladder of factor 2 (adelie, whose tol is in squared units: 4),
 whose certified gap is within the target; it is looked for in another process, kept in the cache folder, and a
 peer that takes a minute for one call is given up. Then all take turns; times are whole `fit` calls, repeated
 within a sample until it lasts 0.2 s; ratios are taken pair by pair. What does not certify is not counted.

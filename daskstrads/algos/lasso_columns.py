@@ -14,10 +14,9 @@ from . import lasso_block as block_rules
 from .design import Columns, DenseDesign, SparseDesign, columns_axpy, columns_gram, design, dot, weighted_mean
 from .lasso_block import Piece, Rules
 from .objective import Penalty, local_terms
+from .problem import near_count
 
 __all__ = ["ColumnPart", "LassoColumns"]
-
-_NEAR = 32  # one column in so many is looked at between measurements
 
 
 class ColumnPart(NamedTuple):
@@ -168,7 +167,7 @@ class LassoColumns(Program):
             block_rules.propose_recent(shard.recency, grad, shard.coef, shard.norms, penalty, rules.proposals)
             places, weights = shard.recency.propose(rules.proposals)
         elif rules.near:
-            count = max(len(grad) // _NEAR, 4 * rules.proposals)
+            count = near_count(len(grad), rules.proposals)
             shard.part = None  # before the next one is made
             shard.near, weights = block_rules.steepest(grad, shard.coef, penalty, count)
             shard.part = shard.design.part(shard.near)

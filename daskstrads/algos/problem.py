@@ -10,7 +10,15 @@ import scipy.sparse as sp
 
 from ..partition import Compressed, Slab
 
-__all__ = ["MemoryPlan", "Problem", "check_finite", "check_sparse", "memory_plan", "without_hidden"]
+__all__ = [
+    "MemoryPlan",
+    "Problem",
+    "check_finite",
+    "check_sparse",
+    "memory_plan",
+    "near_count",
+    "without_hidden",
+]
 
 _HUGE = 1e100  # its square times a weight of 0 may be nan
 
@@ -88,8 +96,8 @@ def without_hidden(slab: Slab, weight: np.ndarray) -> Slab:
 class MemoryPlan(NamedTuple):
     """Bytes that each of `ranks` ranks of a fit needs, split by columns (`axis` 1) or rows (0).
 
-    `data`: its share of X; `state`: vectors of its rows and columns; `exchange`: a round's block, as sent and
-    as received.
+    `data`: its share of X; `state`: vectors of its rows and columns, and copies of columns that are looked at
+    often; `exchange`: a round's block, as sent and as received.
     """
 
     ranks: int
@@ -117,6 +125,11 @@ def _told(size: int) -> str:
     return f"{size:.3g} TB"
 
 
+def near_count(columns: int, block: int) -> int:
+    """How many columns of a rank, at most, are looked at between two measurements, besides its support."""
+    return min(columns, max(columns // 32, 4 * block))
+
+
 def memory_plan(
     shape: tuple[int, int], entries: int, *, sparse: bool, itemsize: int, axis: int, ranks: int, block: int
 ) -> MemoryPlan:
@@ -127,7 +140,9 @@ def memory_plan(
     if axis == 1:
         own = -(-p // ranks)
         state = 8 * (6 * n + 8 * own)
-        exchange = 2 * block * -(-entries // p) * (8 + index * sparse)
+        column = -(-entries // p) * (8 + index * sparse)
+        exchange = 2 * block * column
+        state += sparse * near_count(own, block) * column
     else:
         own = -(-n // ranks)
         state = 8 * (6 * own + 8 * p)

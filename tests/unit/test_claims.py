@@ -54,7 +54,7 @@ def test_an_arm_that_converges_is_certified(claims, shape, options):
         assert outcome.certifying() == len(outcome.measures)
 
 
-@pytest.mark.parametrize("update", ["exact", "parallel"])
+@pytest.mark.parametrize("update", ["exact", "apart", "parallel"])
 def test_an_arm_is_the_estimators_fit(claims, update, monkeypatch):
     small, fits = problem(claims), []
 

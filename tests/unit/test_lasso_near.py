@@ -61,7 +61,7 @@ def test_few_measurements_and_most_columns_left_alone(small_blocks):
 
 
 def test_a_working_set_that_misses_what_matters_is_found_out(small_blocks, monkeypatch):
-    monkeypatch.setattr(lasso_columns, "_NEAR", 10**9)  # four blocks at most
+    monkeypatch.setattr(lasso_columns, "near_count", lambda columns, block: block)
     X, y = problem(seed=3)
     model = Lasso(0.005, tol=1e-10, n_shards=2).fit(X, y)
     assert oracles.duality_gap(X.toarray(), y, model.coef_, 0.005) <= 1e-10 * oracles.scale(X, y)
