@@ -75,6 +75,8 @@ def functions(modules: int | None) -> tuple[list[str], np.ndarray, list[str]]:
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     files = [path for path in sorted(root.rglob("*.py")) if not LEFT_OUT & set(path.relative_to(root).parts)]
+    if not files:
+        raise SystemExit(f"no source of the standard library below {root}")
     texts, branches, module = [], [], []
     for path in files[:: max(1, len(files) // (modules or len(files)))]:
         try:
