@@ -298,7 +298,7 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             remedy = "raise max_iter, alpha or tol, or scale the features"
         what = "duality gap" if penalty.lam or penalty.beta else "largest |cosine|"
         return (
-            f"not converged after {int(reports[0].terms['passes'])} passes: {what} {distance:.3e} "
+            f"not converged after {min(int(reports[0].terms['passes']), self.max_iter)} passes: {what} {distance:.3e} "
             f"of ||y||^2 / n against tol={self.tol:g}; {remedy}"
         )
 
