@@ -296,9 +296,10 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             remedy = "numbers ran out of range; centre and scale the features"
         else:
             remedy = "raise max_iter, alpha or tol, or scale the features"
+        passes = min(int(reports[0].terms["passes"]), self.max_iter)
         what = "duality gap" if penalty.lam or penalty.beta else "largest |cosine|"
         return (
-            f"not converged after {min(int(reports[0].terms['passes']), self.max_iter)} passes: {what} {distance:.3e} "
+            f"not converged after {passes} passes: {what} {distance:.3e} "
             f"of ||y||^2 / n against tol={self.tol:g}; {remedy}"
         )
 
