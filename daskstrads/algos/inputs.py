@@ -79,8 +79,11 @@ def problem_of(model: ElasticNet, X: Any, y: Any, sample_weight: Any) -> Problem
     weight = _weights(sample_weight, X)
     if not weight.all():
         targets = np.where(weight[:, None] > 0, targets, 0.0)  # 0 times something huge is nan
-    if not np.isfinite(np.einsum("i,ij,ij->j", weight, targets, targets)).all():
+    squares = np.einsum("i,ij,ij->j", weight, targets, targets)
+    if not np.isfinite(squares).all():
         raise ValueError("y is too large: its sum of squares overflows; rescale it")
+    if squares.min() < 1e-290 and (targets[weight > 0][:, squares < 1e-290] != 0).any():
+        raise ValueError("y is too small: its sum of squares underflows; rescale it")
     X, slabs = _slabs(model, X)
     if on_cluster():  # where that would have to travel first
         check_finite(X)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +21,7 @@ from .callbacks import CallbackSupportMixin, Calls, with_callbacks
 from .followed import LassoColumns, LassoRows
 from .inputs import COLUMN_TAKEN, check_parameters, problem_of, start_coefficients
 from .lasso_block import Rules, assembled
-from .objective import Distance, Penalty, gap_of
+from .objective import Distance, Height, Penalty, gap_of
 from .problem import Problem, memory_plan
 from .progress import history_of
 
@@ -31,7 +32,7 @@ _BLOCK_ENTRIES = 1_000_000
 _ROW_BLOCK = 128  # to begin with: its Gram matrix costs rows x block^2
 _PARALLEL_BLOCK = 64  # STRADS' schedule size
 _SHARE = 0.1  # of the measured distance: how far the columns that are near are solved before the next
-_WORK_PER_RANK = 250_000  # stored entries below which a second thread costs more than it saves
+_WORK_PER_RANK = 500_000  # stored entries below which a second thread costs more than it saves
 
 
 class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
@@ -281,7 +282,8 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             every = rounds_a_sweep
         # Blocks that are not solved to their optimum bring the gap down unevenly: no patience limit there.
         patience = self.max_iter + 1 if self.update == "parallel" else 50
-        limits = {"max_measures": self.max_iter, "patience": patience}
+        limits: dict[str, Any] = {"max_measures": self.max_iter, "patience": patience}
+        limits["height"] = Height(penalty)
         limits |= {"every": 20, "share": _SHARE, "apart": apart} if near else {"every": every}
         return Certified(inner, Distance(penalty), self.tol, **limits)
 

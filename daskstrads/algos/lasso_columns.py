@@ -48,6 +48,7 @@ class _Shard:
     start: int
     mean: np.ndarray  # of this rank's columns
     norms: np.ndarray  # ||z_j||^2
+    still: np.ndarray  # places where that is 0
     target: np.ndarray  # t = sqrt(w) (y - mean)
     scale: np.ndarray  # sqrt(w)
     y_mean: float
@@ -96,9 +97,10 @@ class LassoColumns(Program):
         scale = np.sqrt(part.weight)
         target = scale * (part.y - y_mean)
         recency = Recency(len(norms), rng)
-        coef = part.coef.astype(np.float64)
+        coef, still = part.coef.astype(np.float64), np.flatnonzero(norms == 0)
+        coef[still] = 0.0  # nothing would move what a warm start brings along
         return _Shard(
-            operator, rank == 0, size, part.slab.start, mean, norms, target, scale, y_mean, coef,
+            operator, rank == 0, size, part.slab.start, mean, norms, still, target, scale, y_mean, coef,
             target.copy(), recency, np.empty_like(norms), np.empty((0, 0)), np.empty(0, np.int64),
         )  # fmt: skip
 
@@ -158,6 +160,7 @@ class LassoColumns(Program):
         grad = shard.design.correlate(weighted, shard.grad)
         if rules.centre:
             grad -= shard.mean * weighted.sum()
+        grad[shard.still] = 0.0  # rounding
         shared = self._shared(shard)
         block_rules.count(shard.kept, 0, len(grad))
         report = block_rules.report(grad, shard.coef, shard.norms, penalty, shared, shard.kept)
@@ -214,8 +217,9 @@ class LassoColumns(Program):
         block_rules.count(shard.kept, 0, len(near))
         if self.rules.centre:
             grad -= shard.mean[near] * weighted.sum()
-        coef = shard.coef[near]
-        terms = local_terms(grad, coef, shard.norms[near], penalty) | self._shared(shard) | shard.kept
+        coef, norms = shard.coef[near], shard.norms[near]
+        grad[norms == 0] = 0.0
+        terms = local_terms(grad, coef, norms, penalty) | self._shared(shard) | shard.kept
         found, weights = block_rules.steepest(grad, coef, penalty, self.rules.proposals)
         return Report(near[found] + shard.start, weights, terms)
 

@@ -94,7 +94,7 @@ def inspect(grad, coef, norms, rr, lam, beta, positive, active):
     tr = rr
     count = 0
     for t in range(coef.size):
-        b, g = coef[t], grad[t]
+        b, g = coef[t], grad[t] if norms[t] > 0.0 else 0.0
         d = g - beta * b
         if not positive:
             d = abs(d)
@@ -109,7 +109,7 @@ def inspect(grad, coef, norms, rr, lam, beta, positive, active):
         # The gap of ridge, which is ||slope||^2 / (2 beta); without beta, the decrease promised one by one.
         gap = 0.0
         for t in range(coef.size):
-            d = grad[t] - beta * coef[t]
+            d = (grad[t] if norms[t] > 0.0 else 0.0) - beta * coef[t]
             if positive and coef[t] == 0.0:
                 d = max(d, 0.0)
             if beta > 0.0:
@@ -215,7 +215,7 @@ def dense_sweep(columns, norms, coef, residual, active, lam, beta, positive):
     for a in range(active.size):
         t = active[a]
         curvature = norms[t] + beta
-        if curvature == 0.0:
+        if norms[t] == 0.0:
             continue
         s = 0.0
         for i in range(residual.size):
@@ -293,7 +293,7 @@ def sparse_sweep(
     for a in range(active.size):
         t = active[a]
         curvature = norms[t] + beta
-        if curvature == 0.0:
+        if norms[t] == 0.0:
             continue
         s = shift * total * mean[t]
         for e in entries(offsets, t):
@@ -393,7 +393,7 @@ def gram_sweep(gram, norms, grad, coef, active, lam, beta, positive):
     for a in range(active.size):
         t = active[a]
         curvature = norms[t] + beta
-        if curvature == 0.0:
+        if norms[t] == 0.0:
             continue
         step = shrink(grad[t] + norms[t] * coef[t], lam, positive) / curvature - coef[t]
         if step != 0.0:

@@ -120,6 +120,7 @@ class LassoRows(Program):
         if plan.step == "measure":
             weighted, rr, tr = (float(entry) for entry in received[-3:])
             shard.grad = received[:-3] - shard.mean * weighted
+            shard.grad[shard.norms == 0] = 0.0  # rounding
             shard.rr, shard.measured = rr, True
             return self._measured(shard, tr)
         if received is not None:
@@ -139,6 +140,7 @@ class LassoRows(Program):
         shard.norms = sum(entry[4] for entry in moments) + np.einsum(
             "i,ij->j", totals, (means - shard.mean) ** 2
         )
+        shard.coef[shard.norms == 0] = 0.0  # nothing would move what a warm start brings along
         shard.tt = float(sum(entry[2] for entry in moments) + dot(totals, (y_means - shard.y_mean) ** 2))
 
     def result(self, shard: _Shard) -> Piece:
@@ -189,6 +191,7 @@ class LassoRows(Program):
         stay = np.flatnonzero(np.isin(shard.held, held[:old]))
         gram[:old, :old] = shard.gram[np.ix_(stay, stay)] if len(stay) < len(shard.held) else shard.gram
         gram[old:], gram[:old, old:] = part, part[:, :old].T
+        np.fill_diagonal(gram, shard.norms[held])  # its digits are the better ones
         shard.held, shard.gram = held, gram
         if gradient is not None:
             shard.grad[new] = gradient[:-1] - shard.mean[new] * gradient[-1]

@@ -15,7 +15,7 @@ import numpy as np
 from ..schedule import Report
 from .design import dot
 
-__all__ = ["Penalty", "gap_of", "local_terms", "primal_of"]
+__all__ = ["Height", "Penalty", "gap_of", "local_terms", "primal_of"]
 
 
 class Penalty(NamedTuple):
@@ -65,7 +65,7 @@ def primal_of(reports: list[Report], penalty: Penalty) -> float:
 
 
 def gap_of(reports: list[Report], penalty: Penalty) -> float:
-    """n times the duality gap P(b) - D, >= 0 up to rounding; nan where alpha = 0 leaves no useful dual point.
+    """n times the duality gap P(b) - D, >= 0; nan where alpha = 0 leaves no useful dual point.
 
     lam > 0: the residual scaled to be feasible (`lasso_kernels.duality_gap`). lam = 0 < beta: the dual of
     ridge, D(q) = t'q - ||q||^2 / 2 - ||Z'q||^2 / (2 beta).
@@ -74,11 +74,23 @@ def gap_of(reports: list[Report], penalty: Penalty) -> float:
 
     terms = _combined(reports)
     rr, tr, l2, beta = terms["rr"], terms["tr"], terms["l2"], penalty.beta
+    gap = float("nan")
     if penalty.lam > 0:
-        return lasso_kernels.duality_gap(rr, tr, terms["l1"], l2, terms["largest"], *penalty)
-    if beta > 0:
-        return rr - tr + 0.5 * beta * l2 + terms["grad_sq"] / (2 * beta)
-    return float("nan")
+        gap = lasso_kernels.duality_gap(rr, tr, terms["l1"], l2, terms["largest"], *penalty)
+    elif beta > 0:
+        gap = rr - tr + 0.5 * beta * l2 + terms["grad_sq"] / (2 * beta)
+    return 0.0 if gap < 0.0 else gap
+
+
+class Height:
+    """The objective, which shows progress where the gap does not."""
+
+    def __init__(self, penalty: Penalty):
+        self.penalty = penalty
+
+    def __call__(self, reports: list[Report]) -> float:
+        """The objective, times n."""
+        return primal_of(reports, self.penalty)
 
 
 class Distance:

@@ -80,7 +80,7 @@ def without_hidden(slab: Slab, weight: np.ndarray) -> Slab:
     """
     matrix = slab.matrix
     values = matrix.values if isinstance(matrix, Compressed) else matrix
-    if weight.all() or not values.size or not _HUGE < max(values.max(), -values.min()) < np.inf:
+    if weight.all() or not values.size or not _HUGE < max(float(values.max()), -float(values.min())) < np.inf:
         return slab
     if not isinstance(matrix, Compressed):
         hidden = (weight == 0)[:, None]

@@ -302,11 +302,12 @@ class Certified(Policy):
 
     `distance(reports)` turns the reports of a "measure" round into the distance from the optimum; the run
     stops when it is at most `target`, when it is no longer finite, when `patience` measurements have brought
-    nothing, or after `max_measures` measurements beyond the first. With a `share`, the reports of updates
-    tell a distance too, of what they looked at: the next measurement is due once that is at most `share` of
-    the last measured one (or half of `target`), or when they propose nothing. With `apart`, which needs a
-    share, blocks are shared out ("share") until one of them does not halve that distance: then ranks depend
-    on each other, and up to the next measurement blocks are solved as a whole ("update").
+    no smaller one (nor, where it is told, a smaller `height`, the objective), or after `max_measures`
+    measurements beyond the first. With a `share`, the reports of updates tell a distance too, of what they
+    looked at: the next measurement is due once that is at most `share` of the last measured one (or half of
+    `target`), or when they propose nothing. With `apart`, which needs a share, blocks are shared out
+    ("share") until one of them does not halve that distance: then ranks depend on each other, and up to the
+    next measurement blocks are solved as a whole ("update").
     """
 
     def __init__(
@@ -320,15 +321,16 @@ class Certified(Policy):
         patience: int = 50,
         share: float = 0.0,
         apart: bool = False,
+        height: Callable[[list[Report]], float] | None = None,
     ):
         self.inner, self.distance, self.target = inner, distance, target
         self.every, self.max_measures, self.patience, self.share = every, max_measures, patience, share
-        self.apart = apart
+        self.apart, self.height = apart, height
         self._restart()
 
     def _restart(self) -> None:
         self._step, self._gap, self._measures, self._updates = "", np.inf, 0, 0
-        self._best, self._best_at = np.inf, 0
+        self._best, self._best_at, self._lowest = np.inf, 0, 1e308
         self._measured, self._since = np.inf, 0
         self._portion = 1.0 if self.share else 1.0 / self.every
         self._apart = self.apart
@@ -366,6 +368,10 @@ class Certified(Policy):
                 return None
             if self._gap < self._best:
                 self._best, self._best_at = self._gap, self._measures
+            if self.height is not None:
+                height = self.height(reports)
+                if height < self._lowest - 1e-9 * abs(self._lowest):
+                    self._lowest, self._best_at = height, self._measures
             if self._measures > self.max_measures or self._measures - self._best_at >= self.patience:
                 return None
         elif self._due(reports):
