@@ -122,11 +122,11 @@ class DenseDesign:
         return grad
 
     def take(self, ids: np.ndarray, scale: np.ndarray | None, mean: np.ndarray | None) -> Columns:
-        """Columns `ids` with `mean` subtracted, rows times `scale` (None: neither); (k, n) float64."""
+        """Columns `ids` less their `mean`, rows times `scale` (None: neither); (k, n) float64."""
         picked = self._vectors[ids] if self.by_columns else self._vectors[:, ids].T
         values = np.array(picked, dtype=np.float64, order="C")
         if mean is not None:
-            values -= mean[ids][:, None]
+            values -= mean[:, None]
         if scale is not None:
             values *= scale
         values.flags.writeable = False  # travels by reference
@@ -168,7 +168,7 @@ class DensePart(NamedTuple):
         return self.whole.correlate_at(self.ids, v)
 
     def take(self, places: np.ndarray, scale: np.ndarray | None, mean: np.ndarray | None) -> Columns:
-        """Columns ids[places], as `DenseDesign.take`; `mean` of all columns."""
+        """Columns ids[places], as `DenseDesign.take`."""
         return self.whole.take(self.ids[places], scale, mean)
 
 
@@ -180,6 +180,7 @@ class SparseDesign:
         self.shape = (compressed.length, count) if axis == 1 else (count, compressed.length)
         self.by_columns = axis == 1
         self._arrays = tuple(_read_only(array) for array in compressed[:3])
+        self._full: np.ndarray | None = None
 
     def order(self) -> int:
         """0: indices ascend strictly in every vector; 1: unsorted or repeated ones.
@@ -249,15 +250,21 @@ class SparseDesign:
         return out
 
     def take(self, ids: np.ndarray, scale: np.ndarray | None, mean: np.ndarray | None) -> Columns:
-        """Columns `ids` of a column-compressed X, rows times `scale`; `mean` is left implicit."""
+        """Columns `ids` of a column-compressed X, rows times `scale`.
+
+         Their `mean` is left implicit, except in columns without zeros: there it costs nothing to take it off
+        , and large ones would cost digits.
+        """
         from . import design_kernels as kernels
 
-        offsets = self._arrays[2]
-        size = int(offsets[0] * len(ids) if len(offsets) == 1 else (offsets[ids + 1] - offsets[ids]).sum())
+        offsets, nothing = self._arrays[2], np.empty(0)
+        lengths = np.full(len(ids), offsets[0]) if len(offsets) == 1 else offsets[ids + 1] - offsets[ids]
+        size = int(lengths.sum())
         out = np.empty(size), np.empty(size, self._arrays[1].dtype), np.empty(len(ids) + 1, np.int64)
-        kernels.sparse_take(
-            *self._arrays, _read_only(ids), _read_only(np.empty(0) if scale is None else scale), *out
-        )
+        shift, scale = nothing, nothing if scale is None else scale
+        if mean is not None and (lengths == self.shape[0]).any():
+            shift = np.where(lengths == self.shape[0], mean, 0.0)
+        kernels.sparse_take(*self._arrays, _read_only(ids), _read_only(shift), _read_only(scale), *out)
         for array in out:
             array.flags.writeable = False  # travels by reference
         return Columns(*out)
@@ -274,14 +281,29 @@ class SparseDesign:
         total, old = np.zeros((len(new), len(held))), len(held) - len(new)
         place = np.full(self.shape[1], -1, np.int32)
         place[held] = np.arange(len(held))
-        kernels.rows_gram(*self._arrays, _read_only(weight), _read_only(place), old, total)
+        means, shift = mean[held], np.zeros(len(held))
+        if means.any() and (full := self._without_zeros()).any():
+            # Taken off the entries where that is all there is to it: products of large means cost digits.
+            shift = np.where(full[held], means, 0.0)
+        kernels.rows_gram(*self._arrays, _read_only(weight), _read_only(place), _read_only(shift), old, total)
         total = _mirrored(total, old)
-        if mean.any():
+        if means.any():
             # sum w (x - m)(x' - m') = sum w x x' - m' sum w x - m sum w x' + m m' sum w
-            weights = weight.sum()
-            sums = weights * own
-            total -= np.outer(sums[new], mean[held]) + np.outer(mean[new], sums[held] - weights * mean[held])
+            weights, left = weight.sum(), means - shift
+            sums = weights * (own[held] - shift)
+            total -= np.outer(sums[old:], left) + np.outer(left[old:], sums - weights * left)
         return total
+
+    def _without_zeros(self) -> np.ndarray:
+        """Which columns of a row-compressed X store an entry in every row, (p,)."""
+        if self._full is None:
+            rows = np.diff(self._arrays[2])  # none where all have as many entries
+            some = len(rows) == 0 or rows.min() > 0
+            counts = (
+                np.bincount(self._arrays[1], minlength=self.shape[1]) if some else np.zeros(self.shape[1])
+            )
+            self._full = counts == self.shape[0]
+        return self._full
 
 
 def _mirrored(part: np.ndarray, old: int) -> np.ndarray:

@@ -369,13 +369,16 @@ def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread)
 
 
 @njit(nogil=True, cache=True)
-def sparse_take(values, indices, offsets, ids, scale, out_values, out_indices, out_offsets):
-    """Vectors `ids`, their values times `scale` at their index (scale of size 0: as they are)."""
+def sparse_take(values, indices, offsets, ids, shift, scale, out_values, out_indices, out_offsets):
+    """Vectors `ids`, less `shift`, times `scale` at their index (each as it is where that has size 0)."""
     place = np.uint64(0)
     for k in range(ids.size):
         out_offsets[k] = place
         for e in entries(offsets, ids[k]):
             out_indices[place] = indices[e]
-            out_values[place] = values[e] * scale[np.uint64(indices[e])] if scale.size else values[e]
+            x = np.float64(values[e])
+            if shift.size:
+                x -= shift[k]
+            out_values[place] = x * scale[np.uint64(indices[e])] if scale.size else x
             place += np.uint64(1)
     out_offsets[ids.size] = place

@@ -105,10 +105,11 @@ def dense_rows_gram(flat, stride, ids, mean, weight, old, gram):
 
 
 @njit(nogil=True, cache=True)
-def rows_gram(values, indices, offsets, weight, place, old, gram):
+def rows_gram(values, indices, offsets, weight, place, shift, old, gram):
     """gram[a, b] += sum over rows of weight x_i,old+a x_ib for b <= old + a, as `dense_gram`.
 
-    place (p,) says which column of gram a column of X is, -1 for none.
+    place (p,) says which column of gram a column of X is, -1 for none; `shift`, a column of gram, is taken
+    off its stored entries.
     """
     hits, found = np.empty(gram.shape[1], np.int64), np.empty(gram.shape[1])
     for o in range(weight.size):
@@ -119,7 +120,7 @@ def rows_gram(values, indices, offsets, weight, place, old, gram):
         for k in entries(offsets, o):
             b = place[np.uint64(indices[k])]
             if b >= 0:
-                hits[count], found[count] = b, values[k]
+                hits[count], found[count] = b, values[k] - shift[b]
                 count += 1
                 new += b >= old
         if new == 0:

@@ -147,12 +147,15 @@ class LassoColumns(Program):
     def _block(self, shard: _Shard, own: np.ndarray) -> _Block:
         """This rank's columns at the places `own`, with their state."""
         scale = shard.scale if self.rules.weighted else None
-        mean = shard.mean if self.rules.centre else None
+        mean = shard.mean[own]
+        given = mean if self.rules.centre else None
         if shard.part is None:
-            columns = shard.design.take(own, scale, mean)
+            columns = shard.design.take(own, scale, given)
         else:
-            columns = shard.part.take(np.searchsorted(shard.near, own), scale, mean)
-        return _Block(own + shard.start, *columns, shard.mean[own], shard.norms[own], shard.coef[own])
+            columns = shard.part.take(np.searchsorted(shard.near, own), scale, given)
+        if columns.offsets is not None:  # of those without zeros, the mean has been taken off
+            mean = np.where(np.diff(columns.offsets) == len(shard.residual), 0.0, mean)
+        return _Block(own + shard.start, *columns, mean, shard.norms[own], shard.coef[own])
 
     def _measured(self, shard: _Shard) -> Report:
         penalty, rules = self.penalty, self.rules

@@ -173,9 +173,11 @@ def test_sparse_products_and_take(drawn, axis):
     for scale in np.empty(0), rng.uniform(1, 2, n):
         nnz = int(np.diff(arrays[2])[ids].sum())
         taken = np.empty(nnz), np.empty(nnz, np.int32), np.empty(len(ids) + 1, np.int64)
-        design_kernels.sparse_take(*arrays, ids, frozen(scale), *taken)
-        got = sp.csc_matrix(taken, shape=(n, len(ids))).toarray()
-        close(got, dense[:, ids] * (scale[:, None] if len(scale) else 1))
+        for shift in np.empty(0), np.arange(1.0, 1 + len(ids)):
+            design_kernels.sparse_take(*arrays, ids, *frozen(shift, scale), *taken)
+            got = sp.csc_matrix(taken, shape=(n, len(ids))).toarray()
+            want = dense[:, ids] - (shift * (dense[:, ids] != 0) if len(shift) else 0)
+            close(got, want * (scale[:, None] if len(scale) else 1))
 
 
 @pytest.mark.parametrize(
@@ -216,9 +218,9 @@ def test_one_width_for_all_is_the_same_as_offsets(uniform):
 
         kernels = design_kernels
         taken = np.empty(9), np.empty(9, np.uint16), np.empty(4, np.int64)
-        kernels.sparse_take(*arrays, offsets, ids, frozen(np.empty(0)), *taken)
+        kernels.sparse_take(*arrays, offsets, ids, *frozen(np.empty(0), np.empty(0)), *taken)
         gram = np.zeros((2, 3))
-        gram_kernels.rows_gram(*arrays, offsets, outer, place, 1, gram)
+        gram_kernels.rows_gram(*arrays, offsets, outer, place, frozen(np.zeros(3)), 1, gram)
         return [
             kernels.sparse_order(arrays[1], offsets, length),
             *filled(kernels.sparse_dots, v, shapes=[count]),
@@ -265,7 +267,7 @@ def test_gram_of_rows(drawn, pad):
     place = np.full(p, -1, np.int32)
     place[held] = np.arange(len(held))
     gram = np.ones((len(new), len(held)))
-    gram_kernels.rows_gram(*compressed(X, 0), *frozen(weight, place), old, gram)
+    gram_kernels.rows_gram(*compressed(X, 0), *frozen(weight, place, np.zeros(len(held))), old, gram)
     dense = X.astype(float)
     close(below(gram, old), below(1 + (dense[:, new] * weight[:, None]).T @ dense[:, held], old))
     mean = rng.standard_normal(p)
@@ -331,7 +333,7 @@ def test_operator(layout, dtype):
         close(operator.gram(new, held, weight, mean, mean), Z[:, new].T @ Z[:, held])
     if layout != "csr":
         root = np.sqrt(weight)
-        columns = operator.take(ids, root, mean)
+        columns = operator.take(ids, root, mean[ids])
         assert not columns.values.flags.writeable
         gram, grad = columns_gram(columns, mean[ids], root, v)
         close(gram, Z[:, ids].T @ Z[:, ids])

@@ -44,6 +44,20 @@ def test_a_constant_column_does_no_harm_where_the_penalty_is_below_rounding(layo
     assert model.dual_gap_ <= 1e-6 * np.var(y)
 
 
+@pytest.mark.parametrize(("shape", "seed"), [((200, 10), 1), ((200, 10), 3), ((40, 80), 1), ((40, 80), 4)])
+def test_sparse_columns_with_a_huge_mean_are_fitted_as_dense_ones(shape, seed):
+    """Full columns of spread 1 about 1e8: products that subtract the mean last have no digits."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal(shape) * (rng.random(shape) < 0.3)
+    X[:, :2] = rng.standard_normal((shape[0], 2)) + 1e8
+    centred = X - X.mean(axis=0)
+    y = centred[:, :6].sum(axis=1) + 0.1 * rng.standard_normal(shape[0])
+    alpha = np.abs(centred.T @ (y - y.mean())).max() / shape[0] / 50
+    dense = Lasso(alpha=alpha, tol=1e-6, n_shards=1).fit(X, y)
+    sparse = Lasso(alpha=alpha, tol=1e-6, n_shards=1).fit(sp.csr_array(X), y)
+    np.testing.assert_allclose(sparse.coef_, dense.coef_, atol=1e-2)
+
+
 @pytest.mark.parametrize(
     ("shape", "seed", "order", "tol"),
     [((30, 60), 0, "F", 1e-4), ((30, 60), 1, "C", 1e-6), ((40, 120), 2, "C", 1e-6)],
