@@ -159,15 +159,17 @@ def propose_recent(
     recency.restart(places, change[places])
 
 
-def block_target(distance: float, kept: dict[str, float], penalty: Penalty, rules: Rules) -> float:
-    """How far to solve a block, in units of n P: well below the last known distance, not below tol.
+def block_target(
+    distance: float, kept: dict[str, float], penalty: Penalty, rules: Rules, *, share: float = 0.1
+) -> float:
+    """How far to solve a block, in units of n P: to a `share` of the last known distance, not below tol.
 
     Once a block's own target explains that distance, nothing outside it was missing, and the next
     one is solved to the end at once: a full pass costs more than the sweeps it saves.
     """
     # Blocks that are visited in turn may have to go below tol; below 1e-15 the gap is rounding.
     final = max(min(0.3 * rules.tol, distance), 1e-15)
-    relative = final if distance <= 3.0 * kept.get("block", 0.0) else max(final, 0.1 * distance)
+    relative = final if distance <= 3.0 * kept.get("block", 0.0) else max(final, share * distance)
     kept["block"] = relative
     if penalty.lam == 0 and penalty.beta == 0:
         # The block's own measure is then the decrease ahead, quadratic in the gradient.

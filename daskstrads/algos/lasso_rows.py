@@ -210,7 +210,8 @@ class LassoRows(Program):
             coef = block_rules.simultaneous(gram, norms, grad, coef, penalty, self.rules.rho)
             block_rules.count(shard.kept, int(np.count_nonzero(coef != before)), 0)
         else:
-            target = block_rules.block_target(plan.gap, shard.kept, penalty, self.rules)
+            # Sweeps over a Gram matrix cost next to nothing beside a pass.
+            target = block_rules.block_target(plan.gap, shard.kept, penalty, self.rules, share=0.0)
             _, visits = kernels.solve_gram(
                 gram, norms, grad.copy(), coef, shard.rr, *penalty, target, block_rules.looks(gram.size)
             )
