@@ -1,6 +1,7 @@
 """What holds for every test: no rank's thread outlives it, and hypothesis has no deadline."""
 
 import os
+import signal
 import threading
 import time
 
@@ -17,6 +18,9 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("daskstrads")
+
+# A shell that starts the suite in the background has it ignore Ctrl-C, and so would what tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def rank_threads():
