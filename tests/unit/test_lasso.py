@@ -274,10 +274,18 @@ def test_options_give_sklearns_answer(shape, fit_intercept, positive, weighted, 
             assert model.intercept_ == 0.0
 
 
+LAYOUT_UPDATES = [  # of tall X, "apart" is "exact"
+    ("wide", "exact"),
+    ("wide", "apart"),
+    ("wide", "parallel"),
+    ("tall", "exact"),
+    ("tall", "parallel"),
+]
+
+
 @pytest.mark.parametrize("container", ["C", "csc"])
 @pytest.mark.parametrize("selection", ["dynamic", "cyclic", "random"])
-@pytest.mark.parametrize("update", ["exact", "apart", "parallel"])
-@pytest.mark.parametrize("shape", ["wide", "tall"])
+@pytest.mark.parametrize(("shape", "update"), LAYOUT_UPDATES)
 def test_schedules_give_sklearns_answer(shape, update, selection, container):
     X, y = problem(shape, seed=3)
     for l1_ratio, n_shards, positive in (1.0, 1, False), (0.4, 3, True):
@@ -289,8 +297,7 @@ def test_schedules_give_sklearns_answer(shape, update, selection, container):
 
 
 @pytest.mark.parametrize("container", ["C", "F", "csr"])
-@pytest.mark.parametrize("update", ["exact", "apart", "parallel"])
-@pytest.mark.parametrize("shape", ["wide", "tall"])
+@pytest.mark.parametrize(("shape", "update"), LAYOUT_UPDATES)
 def test_shards_agree(shape, update, container):
     X, y = problem(shape, seed=4)
     weight = np.random.default_rng(5).uniform(0.5, 2, len(y))
