@@ -21,6 +21,8 @@ ENOUGH = 1_000_000  # iterations: never the reason to stop
 
 PATH = 5  # penalties of a short path
 
+CORES = os.sched_getaffinity(0)
+
 
 @dataclass(frozen=True)
 class Solver:
@@ -125,6 +127,8 @@ def _adelie_gram(X, y, alpha, tol, threads):
 
 def _last(state: Any) -> Answer:
     """The solution at the last penalty of an adelie path."""
+    # Its OpenMP binds the calling thread to one core, and every thread started later inherits that.
+    os.sched_setaffinity(0, CORES)
     return Answer(state.betas[-1].toarray().ravel(), len(state.lmdas))
 
 
