@@ -252,8 +252,8 @@ class SparseDesign:
     def take(self, ids: np.ndarray, scale: np.ndarray | None, mean: np.ndarray | None) -> Columns:
         """Columns `ids` of a column-compressed X, rows times `scale`.
 
-         Their `mean` is left implicit, except in columns without zeros: there it costs nothing to take it off
-        , and large ones would cost digits.
+        Their `mean` is left implicit, except in columns without zeros: there it costs nothing to take it off,
+        and large ones would cost digits.
         """
         from . import design_kernels as kernels
 

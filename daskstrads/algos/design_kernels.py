@@ -13,6 +13,7 @@ from numba import njit
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
+# In every file that needs it: numba's cache does not notice when a function of another file changes.
 @njit(nogil=True, cache=True)
 def entries(offsets, o):
     """Places of vector o's entries; unsigned: to check whether one counts from the end costs a third."""

@@ -17,6 +17,7 @@ MEMORY = 5  # iterates behind an extrapolation
 SWEEPS = 2 * MEMORY  # between two looks at all columns: a look costs about one full sweep
 
 
+# In every file that needs it: numba's cache does not notice when a function of another file changes.
 @njit(nogil=True, cache=True)
 def entries(offsets, o):
     """Places of vector o's entries; unsigned: to check whether one counts from the end costs a third."""

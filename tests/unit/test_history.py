@@ -24,9 +24,9 @@ def problem(shape):
 @pytest.mark.parametrize("n_shards", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_history_is_a_table_of_the_passes(shape, n_shards, monkeypatch):
-    monkeypatch.setattr(estimators, "_ROW_BLOCK", 4)  # or two passes were enough
+    monkeypatch.setattr(estimators, "_ROW_BLOCK", 9)  # or two passes were enough
     X, y = problem(shape)
-    model = Lasso(0.05, tol=1e-10, selection="cyclic", n_shards=n_shards).fit(X, y)
+    model = Lasso(0.05, tol=1e-7, selection="cyclic", n_shards=n_shards).fit(X, y)
     table = pd.DataFrame(model.history_)
     assert list(table) == COLUMNS
     assert len(table) == model.n_iter_ > 2
@@ -35,7 +35,7 @@ def test_history_is_a_table_of_the_passes(shape, n_shards, monkeypatch):
     assert table["support"].iloc[-1] == np.count_nonzero(model.coef_)
     for column in "round", "seconds":
         assert (np.diff(table[column]) > 0).all()
-    assert (np.diff(table["objective"]) <= 1e-15).all()  # rounding
+    assert (np.diff(table["objective"]) <= 0).all()
     assert table["objective"].iloc[0] == pytest.approx(oracles.scale(X, y) / 2)
     wanted = oracles.objective(X, y, model.coef_, model.intercept_, 0.05)
     assert table["objective"].iloc[-1] == pytest.approx(wanted, rel=1e-10)
