@@ -198,7 +198,7 @@ def top_k_sgd():
     )
 
 
-def package_lasso(axis, parallel=False, sparse=False, shape=None):
+def package_lasso(axis, parallel=False, sparse=False, shape=None, pilot=False):
     """The package's own programs, as `Lasso.fit` builds them."""
     rng = np.random.default_rng(8)
     X, y = regression(*(shape or ((200, 30), (80, 110))[axis]), 9)
@@ -210,7 +210,7 @@ def package_lasso(axis, parallel=False, sparse=False, shape=None):
     alpha = 0.2 * np.abs(centred.T @ target).max() / n
     penalty, block = Penalty(n * alpha, 0.0, False), 16 if parallel else 20
     tol = 1e-9 if parallel else 1e-12
-    rules = Rules(centre=True, weighted=False, parallel=parallel, rho=0.3, proposals=block, tol=tol)
+    rules = Rules(True, False, parallel, rho=0.3, proposals=block, tol=tol, pilot=pilot)
     program = LassoRows if axis == 0 else LassoColumns
 
     def parts(size):
@@ -239,7 +239,7 @@ def package_lasso(axis, parallel=False, sparse=False, shape=None):
         return coef, y.mean() - X.mean(axis=0) @ coef
 
     return Case(
-        f"{program.__name__}{' parallel' if parallel else ''}{' sparse' if sparse else ''}",
+        program.__name__ + " parallel" * parallel + " sparse" * sparse + " pilot" * pilot,
         lambda: program(policy(), penalty, rules),
         parts,
         ("coef", "mean", "y_mean"),
@@ -260,6 +260,7 @@ PROGRAMS = [
     lda(),
     top_k_sgd(),
     package_lasso(0),
+    package_lasso(0, pilot=True),
     package_lasso(1),
     package_lasso(0, sparse=True),
     package_lasso(1, sparse=True),

@@ -28,6 +28,17 @@ class Columns(NamedTuple):
     offsets: np.ndarray | None
 
 
+class Moments(NamedTuple):
+    """Weighted means, centred sums of squares and products with a vector of a rank's columns, (p,) each."""
+
+    mean: np.ndarray
+    spread: np.ndarray
+    products: np.ndarray
+
+
+_NOTHING = np.empty(0)
+
+
 def design(slab: Slab) -> DenseDesign | SparseDesign:
     """The operator for a slab.
 
@@ -54,17 +65,22 @@ class DenseDesign:
         self._flat = np.lib.stride_tricks.as_strided(vectors, (extent,), (X.itemsize,), writeable=False)
         self._vectors = vectors
 
-    def moments(self, weight: np.ndarray, centre: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Weighted means (0 where not `centre`) and centred sums of squares of the p columns."""
+    def moments(self, weight: np.ndarray, centre: bool, v: np.ndarray = _NOTHING) -> Moments:
+        """Means (0 where not `centre`), centred sums of squares, products with a `v` (n,) of mean 0."""
         from . import design_kernels as kernels
 
-        mean, spread = np.empty(self.shape[1]), np.empty(self.shape[1])
-        weight = _read_only(weight)
+        out = Moments(*np.zeros((3, self.shape[1])))
+        weight, v = _read_only(weight), _read_only(v)
         if self.by_columns:
-            kernels.dense_moments_across(self._flat, self._stride, self._length, weight, centre, mean, spread)
+            kernels.dense_moments_across(self._flat, self._stride, self._length, weight, centre, v, *out)
         else:
-            kernels.dense_moments_along(self._flat, self._stride, self._count, weight, centre, mean, spread)
-        return mean, spread
+            kernels.dense_moments_along(self._flat, self._stride, self._count, weight, centre, v, *out)
+        return out
+
+    def sample(self, rows: np.ndarray) -> DenseDesign:
+        """The chosen `rows`, as a design of their own, in float64."""
+        picked = self._vectors[:, rows].T if self.by_columns else self._vectors[rows]
+        return DenseDesign(np.array(picked, np.float64, order="C"))
 
     def correlate(self, v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """X'v, (p,) float64, in `out` if given."""
@@ -196,18 +212,22 @@ class SparseDesign:
             raise ValueError(f"sparse X has an index outside its shape; expected indices in [0, {length})")
         return state
 
-    def moments(self, weight: np.ndarray, centre: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Weighted means (0 where not `centre`) and centred sums of squares of the p columns."""
+    def moments(self, weight: np.ndarray, centre: bool, v: np.ndarray = _NOTHING) -> Moments:
+        """As `DenseDesign.moments`; products of row-compressed data only."""
         from . import design_kernels as kernels
 
-        mean, spread = np.empty(self.shape[1]), np.empty(self.shape[1])
+        out = Moments(*np.zeros((3, self.shape[1])))
         weight = _read_only(weight)
         if self.by_columns:
             uniform = bool((weight == 1.0).all())
-            kernels.sparse_moments_across(*self._arrays, weight, uniform, centre, mean, spread)
+            kernels.sparse_moments_across(*self._arrays, weight, uniform, centre, out.mean, out.spread)
         else:
-            kernels.sparse_moments_along(*self._arrays, weight, centre, mean, spread)
-        return mean, spread
+            kernels.sparse_moments_along(*self._arrays, weight, centre, _read_only(v), *out)
+        return out
+
+    def sample(self, rows: np.ndarray) -> SparseDesign:
+        """The chosen `rows` of a row-compressed X, as a design of their own, in float64."""
+        return SparseDesign(Compressed(*self.take(rows, None, None), length=self.shape[1]), 0)  # type: ignore[arg-type]
 
     def correlate(self, v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """X'v, (p,) float64, in `out` if given."""

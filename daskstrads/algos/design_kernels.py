@@ -154,8 +154,10 @@ def leading(weight):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def dense_moments_across(flat, stride, length, weight, centre, mean, spread):
-    """Mean and centred weighted sum of squares of every vector (X compressed along its columns)."""
+def dense_moments_across(flat, stride, length, weight, centre, v, mean, spread, products):
+    """Mean and centred weighted sum of squares of every vector (X compressed along its columns), and its
+    product with weight * v where that has a size.
+    """
     total = weight.sum()
     lead, _ = leading(weight)
     for o in range(mean.size):
@@ -171,16 +173,24 @@ def dense_moments_across(flat, stride, length, weight, centre, mean, spread):
             x = flat[start + i] - m
             s += weight[i] * x * x
         mean[o], spread[o] = m, s
+        if v.size:
+            s = 0.0
+            for i in range(length):
+                s += weight[i] * v[i] * (flat[start + i] - m)
+            products[o] = s
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def dense_moments_along(flat, stride, count, weight, centre, mean, spread):
-    """Mean and centred weighted sum of squares of every position over the vectors (X in rows)."""
+def dense_moments_along(flat, stride, count, weight, centre, v, mean, spread, products):
+    """Mean and centred weighted sum of squares of every position over the vectors (X in rows), and the sum of
+    weight * v times the vectors where v has a size; four vectors share loads and stores.
+    """
     length = mean.size
     total = weight.sum()
     lead = leading(weight)[0] * stride
     mean[:] = 0.0
     spread[:] = 0.0
+    products[:] = 0.0
     if centre and total > 0:
         for o in range(count):
             w = weight[o] / total
@@ -188,11 +198,31 @@ def dense_moments_along(flat, stride, count, weight, centre, mean, spread):
                 mean[i] += w * (flat[o * stride + i] - np.float64(flat[lead + i]))
         for i in range(length):
             mean[i] += flat[lead + i]
-    for o in range(count):
+    o = 0
+    while o + 4 <= count:
+        a, b, c, d = o * stride, (o + 1) * stride, (o + 2) * stride, (o + 3) * stride
+        wa, wb, wc, wd = weight[o], weight[o + 1], weight[o + 2], weight[o + 3]
+        if v.size:
+            va, vb, vc, vd = wa * v[o], wb * v[o + 1], wc * v[o + 2], wd * v[o + 3]
+            for i in range(length):
+                m = mean[i]
+                xa, xb, xc, xd = flat[a + i] - m, flat[b + i] - m, flat[c + i] - m, flat[d + i] - m
+                spread[i] += wa * xa * xa + wb * xb * xb + wc * xc * xc + wd * xd * xd
+                products[i] += va * xa + vb * xb + vc * xc + vd * xd
+        else:
+            for i in range(length):
+                m = mean[i]
+                xa, xb, xc, xd = flat[a + i] - m, flat[b + i] - m, flat[c + i] - m, flat[d + i] - m
+                spread[i] += wa * xa * xa + wb * xb * xb + wc * xc * xc + wd * xd * xd
+        o += 4
+    while o < count:
         w = weight[o]
         for i in range(length):
             x = flat[o * stride + i] - mean[i]
             spread[i] += w * x * x
+            if v.size:
+                products[i] += w * v[o] * x
+        o += 1
 
 
 @njit(nogil=True, cache=True)
@@ -316,20 +346,31 @@ def sparse_moments_across(values, indices, offsets, weight, uniform, centre, mea
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def sparse_moments_along(values, indices, offsets, weight, centre, mean, spread):
-    """Mean and centred weighted sum of squares of every position over the vectors, zeros counted."""
+def sparse_moments_along(values, indices, offsets, weight, centre, v, mean, spread, products):
+    """Mean and centred weighted sum of squares of every position over the vectors, zeros counted, and the sum
+    of weight * v times the vectors where v has a size.
+    """
     total = weight.sum()
     count = weight.size
     held = np.zeros(mean.size)
     mean[:] = 0.0
     spread[:] = 0.0
+    products[:] = 0.0
     for o in range(count):
         w = weight[o]
-        for k in entries(offsets, o):
-            at, x = np.uint64(indices[k]), w * values[k]
-            held[at] += w
-            mean[at] += x
-            spread[at] += x * values[k]
+        c = v[o] if v.size else 0.0
+        if not centre:
+            for k in entries(offsets, o):
+                at, x = np.uint64(indices[k]), w * values[k]
+                spread[at] += x * values[k]
+                products[at] += x * c
+        else:
+            for k in entries(offsets, o):
+                at, x = np.uint64(indices[k]), w * values[k]
+                held[at] += w
+                mean[at] += x
+                spread[at] += x * values[k]
+                products[at] += x * c
     if not (centre and total > 0):
         mean[:] = 0.0
         return

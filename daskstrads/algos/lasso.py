@@ -210,7 +210,9 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         )  # fmt: skip
 
     def _n_ranks(self, shape: tuple[int, int], entries: int) -> int:
-        size = self.n_shards or max(1, min(ranks_available(cpu_count()), entries // _WORK_PER_RANK))
+        size = self.n_shards or max(1, entries // _WORK_PER_RANK)
+        if size > 1 and not self.n_shards:  # asking takes longer than some fits
+            size = min(size, ranks_available(cpu_count()))
         return min(size, shape[split_axis(shape)])  # a rank more would have nothing
 
     @property
@@ -237,11 +239,14 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         parts = problem.parts(target, start)
         apart = self.update == "apart"
         sparse = 2 * problem.entries < n * p
+        dense = problem.entries == n * p
         rules = Rules(
             centre=bool(self.fit_intercept), weighted=problem.weighted, parallel=parallel,
             rho=self.rho, proposals=block * dynamic, tol=float(self.tol),
             # Solving dense columns costs more than a look at all; of sparse ones it is the other way round.
             near=dynamic and not parallel and wide and penalty.lam > 0 and (sparse or apart),
+            # Where the sample's Gram matrix costs less than a pass over all rows.
+            pilot=dynamic and not parallel and not wide and dense and p <= 512 and n >= max(2**16, 1024 * p),
         )  # fmt: skip
         policy = self._policy(p, block, penalty, rules.near, apart and rules.near)
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)

@@ -38,7 +38,8 @@ class Rules(NamedTuple):
 
     `centre`: fit an intercept; `weighted`: weights are not all 1; `parallel`: simultaneous updates of
     candidates that pass the dependency check at `rho` (None: no check); `proposals`: how many variables a
-    rank proposes; `tol`: scikit-learn's; `near`: columns near the threshold are looked at after every block.
+    rank proposes; `tol`: scikit-learn's; `near`: columns near the threshold are looked at after every block;
+    `pilot`: the first block is what the optimum over a sample of rows uses.
     """
 
     centre: bool
@@ -48,6 +49,7 @@ class Rules(NamedTuple):
     proposals: int
     tol: float
     near: bool = False
+    pilot: bool = False
 
 
 class Piece(NamedTuple):
@@ -113,26 +115,25 @@ def count(kept: dict[str, float], updates: int, dots: int) -> None:
 
 
 def steepest(
-    grad: np.ndarray, coef: np.ndarray, penalty: Penalty, count: int
+    grad: np.ndarray, coef: np.ndarray, penalty: Penalty, count: int, share: float = 0.5
 ) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights: the support (inf) and the largest gradients, at most as many again and `count`.
 
-    Variables within half of the threshold come along: the next steps may need them, and a full pass
+    Variables above a `share` of the threshold come along: the next steps may need them, and a full pass
     costs more than a few idle columns.
     """
     from . import lasso_kernels as kernels
 
-    floor = 0.5 * penalty.lam
+    floor = share * penalty.lam
     sample = grad[:: max(1, len(grad) // _SAMPLE)]
     if len(sample) >= _SAMPLE:
         # What is far below the `count` largest is not even looked at again.
-        size = np.sort(sample if penalty.positive else np.abs(sample))
-        floor = max(floor, float(size[-min(len(size), 16 + int(1.25 * count / len(grad) * len(size)))]))
-    nothing = np.empty(0, np.int64), np.empty(0)
-    found = kernels.steep(grad, coef, floor, penalty.positive, *nothing)
-    places, weights = np.empty(found, np.int64), np.empty(found)
-    kernels.steep(grad, coef, floor, penalty.positive, places, weights)
-    return best(places, weights, count)
+        size = sample if penalty.positive else np.abs(sample)
+        place = len(size) - min(len(size), 16 + int(1.25 * count / len(grad) * len(size)))
+        floor = max(floor, float(np.partition(size, place)[place]))
+    places, weights = np.empty(len(grad), np.int64), np.empty(len(grad))  # pages not written cost nothing
+    found = kernels.steep(grad, coef, floor, penalty.positive, places, weights)
+    return best(places[:found].copy(), weights[:found].copy(), count)
 
 
 def best(places: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

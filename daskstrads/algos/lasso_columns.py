@@ -91,7 +91,7 @@ class LassoColumns(Program):
             ValueError: a NaN or an infinity in them.
         """
         operator = design(part.slab)
-        mean, norms = operator.moments(part.weight, self.rules.centre)
+        mean, norms, _ = operator.moments(part.weight, self.rules.centre)
         block_rules.check_finite(norms, part.slab)
         y_mean = weighted_mean(part.weight, part.y) if self.rules.centre else 0.0
         scale = np.sqrt(part.weight)

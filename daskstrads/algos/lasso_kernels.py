@@ -72,8 +72,8 @@ def summary(grad, coef, beta, positive):
 
 @njit(nogil=True, cache=True)
 def steep(grad, coef, floor, positive, places, weights):
-    """Columns in use (weight inf) or with |gradient| above `floor`: their number, and as many as there is
-    room for in `places` and `weights`.
+    """Columns in use (weight inf) or with |gradient| above `floor`: their number; the first of `places` and
+    `weights`, as long as `coef`, are theirs.
     """
     count = 0
     for j in range(coef.size):
@@ -81,8 +81,7 @@ def steep(grad, coef, floor, positive, places, weights):
         if coef[j] != 0.0:
             g = np.inf
         if g > floor:
-            if count < places.size:
-                places[count], weights[count] = j, g
+            places[count], weights[count] = j, g
             count += 1
     return count
 

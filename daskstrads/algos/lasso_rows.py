@@ -17,6 +17,7 @@ from .objective import Penalty
 
 __all__ = ["LassoRows", "RowPart"]
 
+_SAMPLED = 4096  # rows of all ranks
 HELD = 4096  # columns whose Gram matrix is kept between rounds: 128 MiB
 
 
@@ -43,9 +44,12 @@ class _Shard:
     mean: np.ndarray = field(default_factory=lambda: np.empty(0))  # replicated from "prepare" on
     norms: np.ndarray = field(default_factory=lambda: np.empty(0))
     y_mean: float = 0.0
+    total: float = 0.0  # all ranks' weights
     tt: float = 0.0
     rr: float = 0.0
     grad: np.ndarray = field(default_factory=lambda: np.empty(0))  # replicated, of the last measurement
+    pilot: np.ndarray | None = None  # `_sampled`: of these rows, and from "prepare" to the first block of all
+    products: np.ndarray | None = None  # of these rows' centred columns with y, while all coef are 0
     stale: bool = True  # coef has changed since `residual` (private) was computed
     measured: bool = False  # `grad` belongs to `coef`; else only for the held columns
     held: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # columns of `gram`
@@ -56,7 +60,8 @@ class _Shard:
 class LassoRows(Program):
     """Tall elastic net by dynamic-priority coordinate descent (STRADS, section 4).
 
-    prepare: the ranks pool means and norms. measure: they sum the gradient over their rows.
+    prepare: the ranks pool means and norms, and of dense data what a sample of rows tells of the optimum.
+    measure: they sum the gradient over their rows.
     update: they sum the Gram matrix of the scheduled columns (what is new of it) and every rank updates
     the coefficients alike: to the block's optimum, or simultaneously after the dependency check.
     """
@@ -75,18 +80,26 @@ class LassoRows(Program):
             ValueError: a NaN or an infinity in them.
         """
         operator = design(part.slab)
-        mean, spread = operator.moments(part.weight, self.rules.centre)
+        y_mean = weighted_mean(part.weight, part.y) if self.rules.centre else 0.0
+        centred = part.y - y_mean
+        cold = not part.coef.any()
+        mean, spread, products = operator.moments(
+            part.weight, self.rules.centre, centred if cold else np.empty(0)
+        )
         block_rules.check_finite(spread, part.slab)
         total = float(part.weight.sum())
-        y_mean = weighted_mean(part.weight, part.y) if self.rules.centre else 0.0
-        y_spread = dot(part.weight, (part.y - y_mean) ** 2)
+        y_spread = dot(part.weight, centred**2)
         p = len(mean)
         share = slice(p * rank // size, p * (rank + 1) // size)
         moments = (total, y_mean, y_spread, mean, spread)
         recency = Recency(share.stop - share.start, rng)
         coef = part.coef.astype(np.float64)
         first = rank == 0
-        return _Shard(operator, first, part.y, part.weight, moments, share, recency, coef, np.empty(0))
+        return _Shard(
+            operator, first, part.y, part.weight, moments, share, recency, coef, np.empty(0),
+            pilot=self._sampled(operator, part.weight, centred, size) if cold and self.rules.pilot else None,
+            products=products if cold else None,
+        )  # fmt: skip
 
     @staticmethod
     def warm() -> None:
@@ -96,7 +109,8 @@ class LassoRows(Program):
     def push(self, shard: _Shard, plan: Plan) -> Any:
         """This rank's moments, part of the gradient, or part of the Gram matrix."""
         if plan.step == "prepare":
-            return Gather(shard.moments)
+            moments = Gather(shard.moments)
+            return moments if shard.pilot is None else (moments, Sum(shard.pilot))
         if plan.step == "measure":
             grad = self._gradient(shard)
             weighted = shard.weight * shard.residual
@@ -115,7 +129,8 @@ class LassoRows(Program):
     def pull(self, shard: _Shard, plan: Plan, received: Any, sent: Any) -> Report | None:
         """Commit the coefficients; report on this rank's share of the variables."""
         if plan.step == "prepare":
-            self._pool(shard, received)
+            moments, shard.pilot = (received, None) if shard.pilot is None else received
+            self._pool(shard, moments)
             return None
         if plan.step == "measure":
             weighted, rr, tr = (float(entry) for entry in received[-3:])
@@ -132,7 +147,8 @@ class LassoRows(Program):
         """Means and centred norms of all rows from those of the ranks (Chan et al. 1983)."""
         totals = np.array([entry[0] for entry in moments])
         means, y_means = np.stack([entry[3] for entry in moments]), np.array([entry[1] for entry in moments])
-        share = totals / totals.sum()
+        shard.total = float(totals.sum())
+        share = totals / shard.total
         # Relative to the first rank that has rows: what is constant stays so exactly.
         first = int(np.argmax(totals > 0))
         shard.mean = means[first] + np.einsum("i,ij->j", share, means - means[first])
@@ -156,7 +172,11 @@ class LassoRows(Program):
         shard.residual = shard.y - shard.y_mean
         shard.stale = False
         if not len(support):
-            return shard.design.correlate(shard.weight * shard.residual)
+            weighted = shard.weight * shard.residual
+            if shard.products is None:
+                return shard.design.correlate(weighted)
+            grad, shard.products = shard.products + shard.moments[3] * weighted.sum(), None
+            return grad
         shard.residual += dot(shard.mean[support], shard.coef[support])
         return shard.design.refresh(support, shard.coef[support], shard.weight, shard.residual)
 
@@ -172,8 +192,39 @@ class LassoRows(Program):
             block_rules.propose_recent(shard.recency, grad, coef, norms, penalty, rules.proposals)
             places, weights = shard.recency.propose(rules.proposals)
         else:
-            places, weights = block_rules.steepest(grad, coef, penalty, rules.proposals)
+            foreseen, likely = self._foreseen(shard)
+            mine = (foreseen >= share.start) & (foreseen < share.stop)
+            places, weights = foreseen[mine] - share.start, likely[mine]
+            if not len(foreseen):
+                places, weights = block_rules.steepest(grad, coef, penalty, rules.proposals)
         return report._replace(ids=places + share.start, weights=weights)
+
+    def _sampled(
+        self, operator: DenseDesign | SparseDesign, weight: np.ndarray, target: np.ndarray, size: int
+    ) -> np.ndarray:
+        """Of evenly spaced rows, flat: Gram matrix (p, p), gradient (p,), ||t||^2 and weight."""
+        n, p = operator.shape
+        rows = np.arange(0, n, max(1, n * size // _SAMPLED))
+        sample, weight, target = operator.sample(rows), weight[rows], target[rows]
+        mean, norms, grad = sample.moments(weight, self.rules.centre, target)
+        every = np.arange(p)
+        gram = sample.gram(every, every, weight, mean, mean)
+        np.fill_diagonal(gram, norms)
+        return np.concatenate([gram.ravel(), grad, [dot(weight, target**2), weight.sum()]])
+
+    def _foreseen(self, shard: _Shard) -> tuple[np.ndarray, np.ndarray]:
+        """Proposals by the optimum over the sample, once; empty without a sample."""
+        from . import lasso_kernels as kernels
+
+        pilot, shard.pilot = shard.pilot, None
+        if pilot is None or not pilot[-1] > 0:
+            return np.empty(0, np.int64), np.empty(0)
+        p, rr, scale = len(shard.coef), float(pilot[-2]), float(pilot[-1]) / shard.total
+        penalty = Penalty(scale * self.penalty.lam, scale * self.penalty.beta, self.penalty.positive)
+        gram, grad, coef = pilot[: p * p].reshape(p, p), pilot[p * p : -2].copy(), np.zeros(p)
+        norms, rough = np.diag(gram).copy(), 1e-4 * rr
+        kernels.solve_gram(gram, norms, grad, coef, rr, *penalty, rough, block_rules.looks(gram.size))
+        return block_rules.steepest(grad, coef, penalty, self.rules.proposals, 0.8)
 
     def _columns(self, shard: _Shard, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         """Scheduled columns that the Gram matrix lacks, and all it will hold, the new ones last."""

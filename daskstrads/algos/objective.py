@@ -48,6 +48,8 @@ def local_terms(grad: np.ndarray, coef: np.ndarray, norms: np.ndarray, penalty: 
 
 def _combined(reports: list[Report]) -> dict[str, float]:
     """Sums and maxima over ranks; `rr`, `tr` and `tt` are the same on every rank."""
+    if len(reports) == 1:
+        return reports[0].terms
     total = dict(reports[0].terms)
     for report in reports[1:]:
         for name, value in report.terms.items():

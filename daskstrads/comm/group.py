@@ -65,12 +65,17 @@ def immutable(array: np.ndarray) -> bool:
         return False
 
 
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
+
+
 def freeze(payload: Payload) -> Payload:
     """`payload` with every array that somebody can write to replaced by a read-only copy.
 
     Raises:
         TypeError: something that cannot be exchanged; names its type.
     """
+    if type(payload) is float:  # most of a report
+        return payload
     if isinstance(payload, np.ndarray):
         if payload.dtype.hasobject or isinstance(payload, np.ma.MaskedArray):
             kind = "a masked array" if isinstance(payload, np.ma.MaskedArray) else "an array of objects"
@@ -80,7 +85,7 @@ def freeze(payload: Payload) -> Payload:
         payload = payload.copy(order="K")
         payload.flags.writeable = False
         return payload
-    if payload is None or isinstance(payload, bool | int | float | complex | str | bytes | np.generic):
+    if isinstance(payload, _PLAIN):
         return payload
     if isinstance(payload, tuple | list | dict):
         return rebuild(payload, freeze)
@@ -104,4 +109,4 @@ def rebuild(payload: Payload, each: Callable[[Any], Any]) -> Payload:
 
 def unshared(payload: Payload) -> Payload:
     """`payload` with containers of its own; arrays, which nobody writes to, stay shared."""
-    return rebuild(payload, unshared)
+    return rebuild(payload, unshared) if isinstance(payload, tuple | list | dict) else payload

@@ -68,7 +68,8 @@ class Rank:
         self.phase = "schedule"
 
     def _checksum(self) -> int:
-        return _checksum(self.program, self.shard) if self.size > 1 or self.round == 0 else 0
+        replicas = _replicas(self.program, self.shard) if self.size > 1 or self.round == 0 else []
+        return _checksum(replicas) if self.size > 1 else 0
 
     def compare(self, checksums: list[int]) -> None:
         """Raise RuntimeError when the ranks' replicas differ; names the ranks."""
@@ -93,14 +94,22 @@ class Rank:
         note(error, f"in phase {self.phase} of round {self.round}, {type(self.program).__name__}")
 
 
-def _checksum(program: Any, shard: Any) -> int:
-    """The replicas' bits, dtypes and shapes as one 64-bit word: cheap, and enough to see a disagreement."""
-    total = 0
+def _replicas(program: Any, shard: Any) -> list[np.ndarray]:
+    """What all ranks hold alike. TypeError when it is nothing that can be compared."""
+    replicas = []
     for name in getattr(program, "replicas", ()):
         replica = np.asarray(getattr(shard, name))
         if replica.dtype.hasobject:
             found = type(getattr(shard, name)).__name__
             raise TypeError(f"replicas: {name!r} must be an array or a number of the shard, got {found}")
+        replicas.append(replica)
+    return replicas
+
+
+def _checksum(replicas: list[np.ndarray]) -> int:
+    """The replicas' bits, dtypes and shapes as one 64-bit word: cheap, and enough to see a disagreement."""
+    total = 0
+    for replica in replicas:
         kind = zlib.crc32(f"{replica.dtype.str}{replica.shape}".encode())
         raw = np.ascontiguousarray(replica).reshape(-1).view(np.uint8)
         whole = raw.size // 8 * 8

@@ -16,6 +16,8 @@ def balanced_bounds(offsets: np.ndarray, pieces: int) -> np.ndarray:
     count = len(offsets) - 1
     if pieces < 1:
         raise ValueError(f"cannot cut into {pieces} pieces")
+    if pieces == 1:
+        return np.array([0, count], np.int64)
     work = np.asarray(offsets, dtype=np.int64) - int(offsets[0]) + np.arange(count + 1)
     goals = work[-1] * np.arange(1, pieces) / pieces
     inner = np.searchsorted(work, goals)

@@ -109,19 +109,24 @@ def test_moments(drawn, centre, pad):
     n, p = X.shape
     weight = frozen(weight)
     want = centred(X, weight, centre)
-    got = np.full((4, 2, p), np.nan)
+    v = np.sin(np.arange(n))
+    v -= weight @ v / max(weight.sum(), 1e-300)
+    got = np.full((4, 3, p), np.nan)
     flat, stride = flat_of(X, "F", pad)
-    design_kernels.dense_moments_across(flat, stride, n, weight, centre, *got[0])
+    design_kernels.dense_moments_across(flat, stride, n, weight, centre, frozen(v), *got[0])
     flat, stride = flat_of(X, "C", pad)
-    design_kernels.dense_moments_along(flat, stride, n, weight, centre, *got[1])
-    design_kernels.sparse_moments_across(*compressed(X, 1), weight, False, centre, *got[2])
-    design_kernels.sparse_moments_along(*compressed(X, 0), weight, centre, *got[3])
+    design_kernels.dense_moments_along(flat, stride, n, weight, centre, frozen(v), *got[1])
+    design_kernels.sparse_moments_across(*compressed(X, 1), weight, False, centre, *got[2][:2])
+    design_kernels.sparse_moments_along(*compressed(X, 0), weight, centre, frozen(v), *got[3])
     scale = weight @ np.asarray(X, float) ** 2 + 1e-300
-    for mean, spread in got:
+    products = (np.asarray(X, float).T * weight) @ v
+    for place in 0, 1, 3:
+        assert (np.abs(got[place][2] - products) <= 1e-12 * np.sqrt(scale * (weight @ v**2))).all()
+    for mean, spread, _ in got:
         close(mean, want[0])
         assert (np.abs(spread - want[1]) <= 1e-12 * scale).all()
         assert (spread >= -1e-12 * scale).all()
-    design_kernels.sparse_moments_across(*compressed(X, 1), frozen(np.ones(n)), True, centre, *got[2])
+    design_kernels.sparse_moments_across(*compressed(X, 1), frozen(np.ones(n)), True, centre, *got[2][:2])
     want = centred(X, np.ones(n), centre)
     close(got[2][0], want[0])
     assert (np.abs(got[2][1] - want[1]) <= 1e-12 * (np.asarray(X, float) ** 2).sum(axis=0) + 1e-300).all()
@@ -139,9 +144,11 @@ def test_moments_of_a_bad_entry_are_not_finite(bad, sparse, kind):  # case 10: f
     else:
         arrays = *flat_of(X, "F" if kind == "across" else "C", 0), 10
     kernel = getattr(design_kernels, f"{'sparse' if sparse else 'dense'}_moments_{kind}")
+    products = not (sparse and kind == "across")
+    v, out = [(frozen(np.ones(10)),), (np.empty(5),)] if products else [(), ()]
     for uniform in [(True,), (False,)] if sparse and kind == "across" else [()]:
         with np.errstate(invalid="ignore"):  # numpy warns where the kernel runs without JIT
-            kernel(*arrays, weight, *uniform, True, mean, spread)
+            kernel(*arrays, weight, *uniform, True, *v, mean, spread, *out)
         assert list(np.isfinite(spread)) == [True, True, True, False, True]
 
 
@@ -229,7 +236,7 @@ def test_one_width_for_all_is_the_same_as_offsets(uniform):
             *filled(kernels.sparse_refresh, v, outer, shapes=[count, length]),
             *filled(kernels.sparse_pick_axpys, ids, frozen(v[:3]), shapes=[length]),
             *filled(kernels.sparse_moments_across, inner, uniform, True, shapes=[count, count]),
-            *filled(kernels.sparse_moments_along, outer, True, shapes=[length, length]),
+            *filled(kernels.sparse_moments_along, outer, True, outer, shapes=[length, length, length]),
             *taken,
             gram,
         ]
@@ -322,7 +329,7 @@ def test_operator(layout, dtype):
         operator = DenseDesign(given_X)
     weight, v, b = rng.uniform(0.5, 2, 9), rng.standard_normal(9), rng.standard_normal(3)
     ids = np.array([6, 0, 3])
-    mean, spread = operator.moments(weight, True)
+    mean, spread, _ = operator.moments(weight, True)
     close(mean, centred(X, weight, True)[0])
     close(spread, centred(X, weight, True)[1])
     close(operator.correlate(v), X.T @ v)
