@@ -229,14 +229,14 @@ def dense_moments_along(flat, stride, count, weight, centre, v, mean, spread, pr
 def sparse_order(indices, offsets, length):
     """0: every vector's indices ascend strictly; 1: unsorted or repeated; 2: an index out of range."""
     stored = indices
-    outside = False  # flat loops over all entries are vectorised
-    for k in range(stored.size):
-        outside |= stored[k] < 0 or stored[k] >= length
-    if outside:
-        return 2
-    falls = 0
-    for k in range(1, stored.size):
+    falls, least, most = 0, np.int64(0), np.int64(0)
+    if stored.size:
+        least = most = np.int64(stored[0])
+    for k in range(1, stored.size):  # one flat loop over all entries is vectorised
         falls += stored[k] <= stored[k - 1]
+        least, most = min(least, np.int64(stored[k])), max(most, np.int64(stored[k]))
+    if least < 0 or most >= length:
+        return 2
     last = 0  # from one vector to the next they may fall
     width = offsets[0]
     for o in range(1, stored.size // width if offsets.size == 1 and width else offsets.size - 1):

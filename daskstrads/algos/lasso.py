@@ -270,7 +270,7 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             dense = entries == shape[0] * shape[1]
             return min(_ROW_BLOCK, max(32, int(4 * shape[1] ** 0.5))) if dense else _ROW_BLOCK
         fewest, most = _COLUMN_BLOCK
-        return int(np.clip(_BLOCK_ENTRIES * shape[1] // max(1, entries), fewest, most))
+        return min(max(_BLOCK_ENTRIES * shape[1] // max(1, entries), fewest), most)
 
     def _l1(self) -> float:
         return float(self.l1_ratio)

@@ -74,7 +74,7 @@ def assembled(pieces: list[Piece], p: int) -> tuple[np.ndarray, float]:
 
 def looks(entries: int) -> int:
     """Looks that a block of so many entries may take: the next round goes on, and Ctrl-C comes through."""
-    return int(np.clip(_WORK // (11 * max(1, entries)), 2, _LOOKS))
+    return min(max(_WORK // (11 * max(1, entries)), 2), _LOOKS)
 
 
 def check_finite(norms: np.ndarray, slab: Slab) -> None:

@@ -265,7 +265,7 @@ class LassoColumns(Program):
         l1, along, length, visits = received[-4:]
         slope = dot(shard.residual, fall) - penalty.lam * l1 - penalty.beta * along
         curvature = dot(fall, fall) + penalty.beta * length
-        reach = float(np.clip(slope / curvature, 0.0, 1.0)) if curvature > 0 else 1.0
+        reach = min(max(slope / curvature, 0.0), 1.0) if curvature > 0 else 1.0
         own, before, step = shard.share
         shard.coef[own] = before + reach * step
         shard.residual = shard.residual - reach * fall

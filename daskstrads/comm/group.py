@@ -74,8 +74,6 @@ def freeze(payload: Payload) -> Payload:
     Raises:
         TypeError: something that cannot be exchanged; names its type.
     """
-    if type(payload) is float:  # most of a report
-        return payload
     if isinstance(payload, np.ndarray):
         if payload.dtype.hasobject or isinstance(payload, np.ma.MaskedArray):
             kind = "a masked array" if isinstance(payload, np.ma.MaskedArray) else "an array of objects"
@@ -96,13 +94,15 @@ def freeze(payload: Payload) -> Payload:
 
 
 def rebuild(payload: Payload, each: Callable[[Any], Any]) -> Payload:
-    """A new tuple, list or dict of `each(entry)`; anything else as it is."""
+    """A new tuple, list or dict of `each(entry)`, which leaves numbers alone; anything else as it is."""
     if isinstance(payload, tuple):
         entries = [each(entry) for entry in payload]
         return payload._make(entries) if hasattr(payload, "_make") else tuple(entries)
     if isinstance(payload, list):
         return [each(entry) for entry in payload]
     if isinstance(payload, dict):
+        if all(type(entry) is float for entry in payload.values()):  # most of what reports hold
+            return dict(payload)
         return {key: each(entry) for key, entry in payload.items()}
     return payload
 
