@@ -29,6 +29,7 @@ class Group(Protocol):
     rank: int
     size: int
     shared: bool  # whether the ranks share memory, so that a meeting costs no copies
+    memory: dict[Any, Any]  # what collectives keep from call to call; a rank's own
     desk: Any  # where plans arrive that a scheduler deals, and results may stay; None: nowhere
 
     def send(self, to: int, payload: Payload) -> None:

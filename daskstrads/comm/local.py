@@ -106,6 +106,7 @@ class LocalGroup:
         self._room = room
         self.rank = rank
         self.size = room.size
+        self.memory: dict[Any, Any] = {}
         self._meetings = 0
 
     def send(self, to: int, payload: Payload) -> None:

@@ -111,6 +111,7 @@ class MeshGroup:
     def __init__(self, room: Room, mesh: Carrier, rank: int, desk: Any = None):
         self._room, self._mesh, self.desk = room, mesh, desk
         self.rank, self.size = rank, room.size
+        self.memory: dict[Any, Any] = {}
 
     def send(self, to: int, payload: Payload) -> None:
         """Hand `payload` to rank `to`; never waits. ValueError when there is no such rank."""

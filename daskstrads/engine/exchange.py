@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..comm.group import Group, freeze, rebuild
-from ..sparse_reduce import Stream, allreduce, tree_sum
+from ..sparse_reduce import Stream, allreduce, reduce_scatter, rotate, tree_sum
 from ..sparse_reduce.tree import check_alike, describe
 from .program import Gather, Rotate, Scatter, Sum
 
@@ -26,7 +26,7 @@ def exchange(sent: Any, group: Group, head: Any, compare: Callable[[list[Any]], 
 
     Totals are summed over the fixed tree T(P) (`sparse_reduce.tree`), so they do not depend on who
     carries the values. Ranks that share memory meet once for everything. Otherwise blocks that rotate and
-    large sums, which would reach more ranks than need them, go their own way.
+    large sums, which would reach more ranks than need them, go through the collectives.
 
     Raises:
         TypeError: push returned something that is no exchange, or a value that it cannot carry.
@@ -37,15 +37,16 @@ def exchange(sent: Any, group: Group, head: Any, compare: Callable[[list[Any]], 
     alone = [not group.shared and _travels_alone(entry, group.size) for entry in wanted]
     label = "push(" + ", ".join(map(_told, wanted, alone)) + ")"
     payloads = [
-        None if apart else payload(entry, group.size) for entry, apart in zip(wanted, alone, strict=True)
+        _announced(entry, group) if apart else payload(entry, group.size)
+        for entry, apart in zip(wanted, alone, strict=True)
     ]
     entries = group.meet((head, payloads), label)
     compare([values[0] for values in entries])
-    received = tuple(
-        _carry(entry, group) if apart else _receive(entry, [values[1][place] for values in entries], group)
-        for place, (entry, apart) in enumerate(zip(wanted, alone, strict=True))
-    )
-    return mirrored(sent, received)
+    received = []
+    for place, (entry, apart) in enumerate(zip(wanted, alone, strict=True)):
+        values = [payloads[place] for _, payloads in entries]
+        received.append(_carry(entry, values, group) if apart else _receive(entry, values, group))
+    return mirrored(sent, tuple(received))
 
 
 def mirrored(sent: Any, received: tuple) -> Any:
@@ -58,6 +59,8 @@ def mirrored(sent: Any, received: tuple) -> Any:
 def _travels_alone(entry: Any, size: int) -> bool:
     if isinstance(entry, Rotate):
         return size > 1
+    if isinstance(entry, Scatter):
+        return size > 1 and isinstance(entry.value, np.ndarray) and entry.value.nbytes > _MEETING_BYTES
     if not isinstance(entry, Sum) or size <= 2 or not isinstance(entry.value, np.ndarray | Stream):
         return False
     # A Stream counts as if it were dense: its own bytes differ from rank to rank, and all must agree.
@@ -69,11 +72,18 @@ def _told(entry: Any, alone: bool) -> str:
     return type(entry).__name__ + (" apart" if alone else "")
 
 
-def _carry(entry: Any, group: Any) -> Any:
+def _announced(entry: Any, group: Any) -> Any:
+    """What the others are told of a value that travels alone."""
+    return _pieces(entry, group.size)[1] if isinstance(entry, Scatter) else None
+
+
+def _carry(entry: Any, announced: list[Any], group: Any) -> Any:
     if isinstance(entry, Sum):
-        return allreduce(entry.value, group, "recursive_doubling")
-    group.send((group.rank + 1) % group.size, entry.value)
-    return copied(group.recv((group.rank - 1) % group.size))
+        return allreduce(entry.value, group, "in_order")
+    if isinstance(entry, Scatter):
+        check_bounds(announced)
+        return reduce_scatter(entry.value, group, bounds=announced[group.rank])
+    return copied(rotate(entry.value, group))
 
 
 def as_exchanges(sent: Any) -> list[Any]:

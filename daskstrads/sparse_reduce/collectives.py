@@ -1,52 +1,155 @@
-"""Collectives: the sum of every rank's array or Stream, on every rank, in T(P) order."""
+"""Collectives over the ranks of a group: what every rank calls, at the same place in the same order."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..comm.group import Group, freeze
-from .stream import Stream
-from .tree import add, check_alike, describe, fold, sum_alike, tree_sum
+from ..comm.group import Group, Payload, freeze
+from .algorithms import ALGORITHMS, Call, even_bounds, reduce_slice, reduce_stretch
+from .selector import IN_ORDER, Link, Seen, choose, union, wants_compression
+from .stream import Stream, adopt
+from .tree import check_alike, describe, sum_alike
 
-__all__ = ["ALGORITHMS", "OPS", "allreduce"]
+__all__ = ["ALGORITHM_NAMES", "OPS", "allgather", "allreduce", "broadcast", "reduce_scatter", "rotate"]
+
+ALGORITHM_NAMES = ("auto", "in_order", *ALGORITHMS)
+OPS = ("sum", "max")
 
 MEETING_BYTES = 4096
-"""Bytes a rank up to which ranks that share memory meet once and each sum all: measured, see `_auto`."""
+"""Bytes a rank up to which ranks that share memory meet once and each sum all."""
+
+_SHARED = Link(alpha=2e-5, beta=1e-10, gamma=3e-9)  # ranks of one process: values change hands by reference
+_WORTH_MEASURING = 65_536  # bytes of a sum below which the link does not matter enough to be measured
+_PROBE = 1 << 17  # bytes; a token bucket lets 64 KB pass unthrottled, so a first one empties it
+_REMEMBERED = 256  # kinds of sums whose last size is kept
+_SAMPLE = 32
 
 
-def allreduce(value: Any, group: Group, algorithm: str = "auto", op: str = "sum") -> Any:
-    """Sum of every rank's array, number or Stream, on every rank; bits as `tree_sum` (SparCML, section 5).
+def allreduce(
+    value: Any, group: Group, algorithm: str = "auto", op: str = "sum", *, compress: bool | None = None
+) -> Any:
+    """Sum (or "max": maximum) of every rank's array, number or Stream, on every rank (SparCML, section 5).
 
-    All ranks call it with the same kind, dtype and shape; a Stream may have no entries. An array comes back
-    as a new writeable array of this rank alone; `value` is not changed.
-    `algorithm`: "recursive_doubling" (section 5.3), or "auto", which never changes the bits.
+    All ranks call it with the same kind, dtype and shape; a Stream may have no entries, absent ones count as
+    0. An array comes back as a new writeable array of this rank alone; `value` is not changed. All ranks get
+    the same bits, those of `tree_sum`, but for "ring".
+    `algorithm`: "recursive_doubling", "split" (by index range, then allgather), "dense_split" (its second
+    half dense), "ring", "dense"; "auto" takes the cheapest by a cost model of the network, measured once
+    a group, and of the last sum of the same kind; "in_order" only among those whose result is the same.
+    `compress`: whether indices travel in as few bytes as they can; None: where it pays.
 
     Raises:
         TypeError: a value that cannot be summed; names the rank.
         ValueError: an unknown algorithm or op, or values that differ between ranks; names the ranks.
+        RuntimeError: the ranks are in different calls.
     """
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {algorithm!r}; choose one of {', '.join(sorted(ALGORITHMS))}")
-    if op not in OPS:
-        raise ValueError(f"unknown op {op!r}; choose one of {', '.join(OPS)}")
+    if algorithm not in ALGORITHM_NAMES:
+        raise ValueError(f"unknown algorithm {algorithm!r}; choose one of {', '.join(ALGORITHM_NAMES)}")
+    _check_op(op)
     own = describe(value, group.rank)
     if group.size == 1:
-        return tree_sum([value])
-    if isinstance(value, (Stream, np.ndarray)):
-        return ALGORITHMS[algorithm](value, own, group)
-    return ALGORITHMS[algorithm](np.asarray(value), own, group)[()]
+        return sum_alike([value], op)
+    if not isinstance(value, (Stream, np.ndarray)):
+        return allreduce(np.asarray(value), group, algorithm, op, compress=compress)[()]
+    if algorithm in ("auto", "in_order") and group.shared and group.size > 2:
+        met = _met(value, own, group, op)
+        if met is not None:
+            return met
+    seen, bounds = _expected(value, own, group, op, algorithm)
+    if algorithm in ("auto", "in_order"):
+        algorithm = _chosen(own, group, seen, algorithm)
+    if compress is None:
+        compress = own[0] == "Stream" and wants_compression(_link(group, seen, own), 4)
+    call = Call(group, algorithm, op, own, bounds, compress and not group.shared)
+    total, entries = ALGORITHMS[algorithm](call, value)
+    if isinstance(total, Stream):
+        _remember(total, entries, own, group, op)
+    return total
 
 
-def _auto(value: Stream | np.ndarray, own: tuple, group: Group) -> Any:
-    """One meeting where three or more ranks share memory and values are small, else recursive doubling.
+def reduce_scatter(value: Any, group: Group, op: str = "sum", *, bounds: Sequence[int] | None = None) -> Any:
+    """This rank's part of `allreduce(value)`, in T(P) order: n * rank // P to n * (rank + 1) // P of n.
+
+    An array is cut along axis 0; a Stream keeps its size, with entries in that range alone. `bounds`: P + 1
+    ascending offsets from 0 to n to cut at instead, the same on all ranks.
+
+    Raises: as `allreduce`, and ValueError for a number, or bounds that do not fit.
+    """
+    _check_op(op)
+    own = describe(value, group.rank)
+    if own[2] == ():
+        raise ValueError("reduce_scatter needs an axis to cut; a number has none")
+    rows = even_bounds(own[2][0], group.size) if bounds is None else tuple(map(int, bounds))
+    if len(rows) != group.size + 1 or (rows[0], rows[-1]) != (0, own[2][0]) or sorted(rows) != [*rows]:
+        raise ValueError(
+            f"bounds must be {group.size + 1} ascending offsets from 0 to {own[2][0]}, got {[*rows]}"
+        )
+    if group.size == 1:
+        return sum_alike([value], op)
+    if isinstance(value, Stream):
+        compress = not group.shared and wants_compression(_link(group, None, own), 4)
+        call = Call(group, f"reduce_scatter {rows}", op, own, rows, compress)
+        stretch, _ = reduce_stretch(call, value)
+        if stretch.places is not None:
+            return adopt(value.size, stretch.places, stretch.value)
+        index = np.arange(stretch.start, stretch.stop, dtype=call.index_dtype)
+        return adopt(value.size, index, stretch.value)
+    width = int(np.prod(own[2][1:], dtype=np.int64))
+    call = Call(group, f"reduce_scatter {rows}", op, own, tuple(width * row for row in rows))
+    flat = np.ascontiguousarray(value).reshape(-1)
+    part, _ = reduce_slice(call, flat, 0)
+    return part.reshape(rows[group.rank + 1] - rows[group.rank], *own[2][1:])
+
+
+def allgather(value: Payload, group: Group) -> list[Payload]:
+    """Every rank's payload (arrays, numbers, strings, containers of these, Streams), in rank order."""
+    return group.gather(value, "allgather")
+
+
+def broadcast(value: Payload, group: Group, root: int = 0) -> Payload:
+    """The payload of rank `root`, on every rank; from rank to rank along a binomial tree.
+
+    Raises:
+        ValueError: there is no rank `root`.
+    """
+    if not 0 <= root < group.size:
+        raise ValueError(f"there is no rank {root} in a group of {group.size}")
+    call = Call(group, f"broadcast from {root}", "copy", ("payload", np.dtype(np.uint8), (0,)))
+    place, distance = (group.rank - root) % group.size, 1
+    while distance < group.size:
+        if place < distance:
+            if place + distance < group.size:
+                call.send((root + place + distance) % group.size, 0, value)
+        elif place < 2 * distance:
+            value = call.receive((root + place - distance) % group.size)[1]
+        distance *= 2
+    return value
+
+
+def rotate(value: Payload, group: Group) -> Payload:
+    """The payload of the rank before this one, the last one's on rank 0."""
+    if group.size == 1:
+        return value
+    call = Call(group, "rotate", "copy", ("payload", np.dtype(np.uint8), (0,)))
+    call.send((group.rank + 1) % group.size, 0, value)
+    return call.receive((group.rank - 1) % group.size)[1]
+
+
+def _check_op(op: str) -> None:
+    if op not in OPS:
+        raise ValueError(f"unknown op {op!r}; choose one of {', '.join(OPS)}")
+
+
+def _met(value: Any, own: tuple, group: Group, op: str) -> Any:
+    """The total by one meeting, where all values are small; None where they are not.
 
     Threads on two cores, 1 KB a rank, meeting against doubling: 8 ranks 134 against 154 us (streams 360
     against 520), even at 4-8 KB; 2 ranks 16 against 11 us.
     """
-    if group.size == 2 or not group.shared:
-        return _recursive_doubling(value, own, group)
     # Streams differ in bytes from rank to rank, so each shows what it has and all decide by the same list.
     shown = None
     if value.nbytes <= MEETING_BYTES:
@@ -54,59 +157,110 @@ def _auto(value: Stream | np.ndarray, own: tuple, group: Group) -> Any:
     entries = group.meet((own, shown), "allreduce")
     check_alike({rank: entry[0] for rank, entry in enumerate(entries)})
     if all(entry[1] is not None for entry in entries):
-        return sum_alike([entry[1] for entry in entries])
-    return _recursive_doubling(value, own, group)
+        return sum_alike([entry[1] for entry in entries], op)
+    return None
 
 
-def _recursive_doubling(value: Stream | np.ndarray, own: tuple, group: Group) -> Any:
-    """Fold to a power of two, exchange and add at distance 1, 2, 4, ..., unfold (SparCML, section 5.3)."""
-    rank = group.rank
-    nodes, pairs = fold(group.size)
-    total, node = value, rank - pairs
-    if rank < 2 * pairs:
-        if rank % 2:
-            _send(group, rank - 1, value)
-            return _private(_receive(group, rank - 1, own))
-        total, node = add(value, _receive(group, rank + 1, own)), rank // 2
-    distance = 1
-    while distance < nodes:
-        other = node ^ distance
-        peer = 2 * other if other < pairs else other + pairs
-        # A total made here is never written again; the caller's own array is, and is copied on its way.
-        _send(group, peer, total if total is value else _final(total))
-        received = _receive(group, peer, own)
-        # Lower node first: every rank adds in one order, so totals agree bit for bit.
-        total = add(total, received) if node < other else add(received, total)
-        distance *= 2
-    if rank < 2 * pairs:
-        _send(group, rank + 1, total)
-    return total
+def _expected(value: Any, own: tuple, group: Group, op: str, algorithm: str) -> tuple[Seen, Any]:
+    """What the sum will have, as far as all ranks know alike, and where to cut it.
+
+    The last sum of the same kind tells; before there is one, the ranks show what they have, unless the
+    algorithm does not depend on it.
+    """
+    size = int(np.prod(own[2], dtype=np.int64))
+    if own[0] != "Stream":
+        return Seen(size * group.size, size), None
+    known = group.memory.setdefault("seen", {}).get((op, *own))
+    if known is not None:
+        return known
+    if group.size == 2 or algorithm in ("recursive_doubling", "dense"):
+        return Seen(0, 0), None
+    index = value.index
+    sample = None
+    if index is not None:
+        sample = index[np.linspace(0, index.size - 1, min(_SAMPLE, index.size)).astype(np.int64)]
+    entries = Call(group, "allreduce, sizes", op, own).all((value.nnz, sample))
+    counts = [entry[0] for entry in entries]
+    samples = [entry[1] for entry in entries if entry[1] is not None]
+    even = int(union(group.size, sum(counts) / group.size, max(size, 1)))
+    bounds = None
+    if len(samples) == group.size:
+        bounds = _quantiles(np.sort(np.concatenate(samples)), size, group.size)
+    return Seen(sum(counts), max(even, *counts)), bounds
 
 
-def _send(group: Group, to: int, value: Stream | np.ndarray) -> None:
-    group.send(to, value.to_parts() if isinstance(value, Stream) else value)
+def _quantiles(index: np.ndarray, size: int, ranks: int) -> tuple[int, ...] | None:
+    """Bounds that give every rank as many of the sorted `index`; None where there are too few."""
+    if index.size < 8 * ranks:
+        return None
+    inner = index[np.arange(1, ranks) * index.size // ranks].tolist()
+    return (0, *inner, size)
 
 
-def _receive(group: Group, source: int, own: tuple) -> Stream | np.ndarray:
-    payload = group.recv(source)
-    received = Stream.from_parts(payload) if isinstance(payload, tuple) else payload
-    found = describe(received, source)
-    if found != own:
-        check_alike({group.rank: own, source: found})
-    return received
+def _remember(total: Stream, entries: int, own: tuple, group: Group, op: str) -> None:
+    """Keep what all ranks know of this sum, for the next of its kind."""
+    kept = group.memory.setdefault("seen", {})
+    if len(kept) >= _REMEMBERED:
+        kept.clear()  # on all ranks at the same call
+    if total.index is None:
+        kept[op, *own] = Seen(entries, int(np.count_nonzero(total.value))), None
+    else:
+        kept[op, *own] = Seen(entries, total.nnz), _quantiles(total.index, total.size, group.size)
 
 
-def _final(total: Stream | np.ndarray) -> Stream | np.ndarray:
-    """`total`, made read-only, so that it travels by reference."""
-    if not isinstance(total, Stream):
-        total.flags.writeable = False
-    return total
+def _chosen(own: tuple, group: Group, seen: Seen, algorithm: str) -> str:
+    _, dtype, shape = own
+    if group.size == 2:
+        return "recursive_doubling"
+    size = int(np.prod(shape, dtype=np.int64))
+    if own[0] != "Stream":
+        among: tuple[str, ...] = IN_ORDER
+    elif algorithm == "in_order":
+        among = IN_ORDER
+    else:
+        among = (*IN_ORDER, "dense_split", "dense")
+    return choose(among, group.size, size, dtype.itemsize, seen, _link(group, seen, own))
 
 
-def _private(total: Stream | np.ndarray) -> Stream | np.ndarray:
-    """`total` as what the caller may write to; a Stream is read-only for all."""
-    return total if isinstance(total, Stream) or total.flags.writeable else total.copy()
+def _link(group: Group, seen: Seen | None, own: tuple) -> Link:
+    """The network between the ranks, measured when a sum is first worth it; the same on all ranks."""
+    if group.shared:
+        return _SHARED
+    known = group.memory.get("link")
+    if known is not None:
+        return known
+    if seen is not None and seen.entries * (own[1].itemsize + 4) < _WORTH_MEASURING:
+        return Link(2e-4, 1e-9)
+    group.memory["link"] = link = _measured(Call(group, "allreduce, link", "sum", own))
+    return link
 
 
-ALGORITHMS = {"auto": _auto, "recursive_doubling": _recursive_doubling}
-OPS = ("sum",)
+def _measured(call: Call) -> Link:
+    """Probes to the next rank while the previous one probes this; the slowest of all ranks counts."""
+    after, before = (call.rank + 1) % call.size, (call.rank - 1) % call.size
+    probe = np.zeros(_PROBE, np.uint8)
+    probe.flags.writeable = False
+    waits = []
+    for _ in range(5):
+        start = time.perf_counter()
+        call.send(after, 0, None)
+        call.receive(before)
+        waits.append(time.perf_counter() - start)
+    for _ in range(2):
+        start = time.perf_counter()
+        call.send(after, 0, probe)
+        call.receive(before)
+        taken = time.perf_counter() - start
+    _adding()  # loads the kernel
+    start = time.perf_counter()
+    _adding()
+    gamma = (time.perf_counter() - start) / 20_000
+    alpha = sorted(waits)[2]
+    found = call.all((alpha, max(taken - alpha, 1e-6) / _PROBE, gamma))
+    return Link(*map(max, zip(*found, strict=True)))
+
+
+def _adding() -> None:
+    even = adopt(40_000, np.arange(0, 20_000, 2, dtype=np.uint32), np.ones(10_000, np.float32))
+    odd = adopt(40_000, np.arange(1, 20_001, 2, dtype=np.uint32), np.ones(10_000, np.float32))
+    _ = even + odd

@@ -126,18 +126,23 @@ class Stream:
     def from_scipy(cls, vector: Any) -> Stream:
         """Sparse stream of a scipy.sparse row or column (1 x N, N x 1 or 1-D, any format), repeats added.
 
+        Arrays of pydata's `sparse` do as well, where absent entries are 0.
+
         Raises:
-            TypeError: not a scipy.sparse container, or a value dtype that streams do not have.
-            ValueError: more than one row and more than one column.
+            TypeError: not a sparse container, or a value dtype that streams do not have.
+            ValueError: more than one row and more than one column, or absent entries that are not 0.
         """
         from scipy.sparse import issparse
 
-        if not issparse(vector):
+        pydata = type(vector).__module__.startswith("sparse.") and hasattr(vector, "fill_value")
+        if not (issparse(vector) or pydata):
             raise TypeError(f"Stream.from_scipy takes a scipy.sparse vector, got {_kind(vector)}")
         shape = vector.shape
         if len(shape) > 2 or (len(shape) == 2 and 1 not in shape):
             raise ValueError(f"Stream.from_scipy takes one row or one column, got shape {shape}")
-        coo = vector.tocoo()
+        if pydata and vector.fill_value != 0:
+            raise ValueError(f"absent entries must be 0, they are {vector.fill_value}")
+        coo = vector if hasattr(vector, "coords") else vector.asformat("coo") if pydata else vector.tocoo()
         axis = 1 if len(shape) == 2 and shape[0] == 1 else 0
         return cls.from_coo(coo.coords[axis], coo.data, shape[axis])
 
@@ -177,10 +182,7 @@ class Stream:
         """
         if not isinstance(other, Stream):
             return NotImplemented
-        if self._size != other._size:
-            raise ValueError(f"streams of sizes {self._size} and {other._size} cannot be added")
-        if self.dtype != other.dtype:
-            raise TypeError(f"streams of {self.dtype} and {other.dtype} cannot be added; cast one first")
+        self._check_fits(other)
         size, a, b = self._size, self._index, other._index
         from .merge_kernels import count_union, merge_two, scatter_add
 
@@ -197,6 +199,34 @@ class Stream:
             ):
                 return adopt(size, None, scatter_add(_read_only(self.dense()), b, other._value))
             return adopt(size, *merge_two(a, self._value, b, other._value))
+
+    def maximum(self, other: Stream) -> Stream:
+        """Entry by entry maximum, absent entries being 0; dense as soon as that takes fewer bytes.
+
+        NaN where either has one. Raises: as `+`.
+        """
+        self._check_fits(other)
+        size, a, b = self._size, self._index, other._index
+        from .merge_kernels import count_union, max_two
+
+        with np.errstate(all="ignore"):
+            if (
+                a is not None
+                and b is not None
+                and not (
+                    dense_is_smaller(a.size + b.size, size, self.dtype)
+                    and dense_is_smaller(count_union(a, b), size, self.dtype)
+                )
+            ):
+                return adopt(size, *max_two(a, self._value, b, other._value))
+            value = np.maximum(*(s.dense() if s._index is not None else s._value for s in (self, other)))
+            return adopt(size, None, value + self.dtype.type(0))
+
+    def _check_fits(self, other: Stream) -> None:
+        if self._size != other._size:
+            raise ValueError(f"streams of sizes {self._size} and {other._size} cannot be added")
+        if self.dtype != other.dtype:
+            raise TypeError(f"streams of {self.dtype} and {other.dtype} cannot be added; cast one first")
 
     @property
     def size(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .stream import Stream, adopt, dense_is_smaller
 
-__all__ = ["add", "check_alike", "describe", "fold", "steps", "sum_alike", "tree_sum"]
+__all__ = ["add", "check_alike", "describe", "fold", "merged", "steps", "sum_alike", "tree_sum"]
 
 _SUMMABLE = (np.ndarray, np.generic, int, float, complex)
 _NOT_SUMMABLE = (bool, np.ma.MaskedArray)  # True + True is True; a mask would be lost
@@ -66,12 +66,17 @@ def tree_sum(values: Sequence[Any]) -> Any:
     return sum_alike(values)
 
 
-def add(left: Any, right: Any) -> Any:
-    """left + right as a new object, both of the same kind, dtype and shape; overflow and NaN do not warn."""
+def add(left: Any, right: Any, op: str = "sum") -> Any:
+    """left + right, or with op "max" their maximum, as a new object; both of the same kind, dtype and shape.
+
+    Overflow and NaN do not warn.
+    """
     if isinstance(left, Stream):
-        return left + right
+        return left + right if op == "sum" else left.maximum(right)
     with np.errstate(all="ignore"):
-        return np.add(left, right, out=np.empty_like(left, subok=False))
+        if op == "sum":
+            return np.add(left, right, out=np.empty_like(left, subok=False))
+        return np.maximum(left, right) + left.dtype.type(0)  # no -0.0, whichever of two zeros it takes
 
 
 def describe(value: Any, rank: int) -> tuple[str, np.dtype, tuple[int, ...]]:
@@ -111,8 +116,12 @@ def check_alike(found: Mapping[int, tuple]) -> None:
         raise ValueError(f"the ranks' values differ and cannot be summed ({told})")
 
 
-def sum_alike(values: list) -> Any:
-    """`tree_sum` of at least one value, known to be alike; overwrites the list."""
+def sum_alike(values: list, op: str = "sum") -> Any:
+    """`tree_sum` of at least one value, known to be alike, or their maximum; overwrites the list."""
+    if op == "max" and len(values) > 1:
+        for left, right in steps(len(values)):
+            values[left] = add(values[left], values[right], op)
+        return values[0]
     if isinstance(values[0], Stream):
         return _sum_streams(values)
     total = _sum_arrays([np.asarray(value) for value in values])
@@ -141,15 +150,17 @@ def _sum_streams(streams: list[Stream]) -> Stream:
         for left, right in steps(len(streams)):
             streams[left] = streams[left] + streams[right]
         return streams[0]
+    return adopt(size, *merged([stream.index for stream in streams], [stream.value for stream in streams]))
+
+
+def merged(indices: list[Any], values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(index, value) of the sum of sparse vectors, one a rank, in T(P) order."""
     from .merge_kernels import merge_many
 
-    offsets = np.cumsum([0, *(stream.nnz for stream in streams)], dtype=np.int64)
-    index = np.concatenate([stream.index for stream in streams])
-    value = np.concatenate([stream.value for stream in streams])
-    for array in (offsets, index, value):
-        array.flags.writeable = False
+    offsets = np.cumsum([0, *map(len, indices)], dtype=np.int64)
+    offsets.flags.writeable = False
     with np.errstate(all="ignore"):
-        return adopt(size, *merge_many(index, value, offsets, _step_array(len(streams))))
+        return merge_many(np.concatenate(indices), np.concatenate(values), offsets, _step_array(len(indices)))
 
 
 @lru_cache(maxsize=64)

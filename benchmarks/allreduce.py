@@ -1,0 +1,267 @@
+"""The sparse allreduce on loopback and on emulated hosts: every algorithm, "auto", and what others take.
+
+    python benchmarks/allreduce.py                     # as root, for the emulated hosts; else loopback alone
+    python benchmarks/allreduce.py --hosts 8 --rate 100mbit --density 0.01
+
+A cell is a network, a size, a density and a kind of support; its figure is the median over batches of
+calls back to back, the slowest rank counting, in ms a call. "bound" is min(8 (union - own), 4 N) bytes, what
+has to arrive at a rank uncompressed, over the line rate. Values are float32. "bytes" are those of arrays that
+arrived at a rank (the most of all ranks); `--raw` runs every algorithm without compression, against the
+formulas of SparCML's section 5 with the unions that the supports really have, and against the interface's
+counters. Peers, where `--peers` names a Python that has them (pip install torch mpi4py mpich; torch's CPU
+build): gloo's sparse and dense all_reduce, MPI's Allgatherv of (index, value) pairs and its dense Allreduce,
+over the same links with as many ranks, after daskstrads' own cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from allreduce_claims import Cell, report
+from hosts import dask_on, emulated, why_not
+from supports import SUPPORTS, support, values
+
+from daskstrads.sparse_reduce import Stream, allreduce
+from daskstrads.sparse_reduce.collectives import _chosen
+
+FIXED = ("recursive_doubling", "split", "dense_split", "ring", "dense")
+DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
+RATES = ("100mbit", "1gbit")
+SLOW = 4.0  # times the fastest: an algorithm is then timed with fewer calls
+PEER = Path(__file__).with_name("allreduce_peers.py")
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, action="append", help="ranks; repeatable (default 2, 4 and 8)")
+    parser.add_argument("--rate", action="append", choices=[*RATES, "loopback"], help="repeatable")
+    parser.add_argument("--size", type=int, action="append", help="N; default 1 M, and 16 M sampled")
+    parser.add_argument("--density", type=float, action="append", help="repeatable")
+    parser.add_argument("--support", action="append", choices=SUPPORTS, help="repeatable")
+    parser.add_argument("--algorithm", action="append", choices=FIXED, help="repeatable; auto always runs")
+    parser.add_argument("--batches", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=20, help="a batch, fewer where a call takes long")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a batch that is long enough")
+    parser.add_argument("--raw", action="store_true", help="bytes without compression against the formulas")
+    parser.add_argument("--peers", help="python with torch and mpi4py (default: this one, where it has them)")
+    parser.add_argument("--json", type=Path, help="write the cells here too")
+    options = parser.parse_args()
+    for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        if variable in os.environ:
+            print(f"warning: {variable} is set; it changes which kernels run")
+    places = [
+        (rate, count)
+        for rate in options.rate or ["loopback", *RATES]
+        for count in options.hosts or ([2, 4] if rate == "loopback" else [8])
+    ]
+    cells: list[Cell] = []
+    if (why := why_not()) is not None:
+        print(f"no emulated hosts: {why}")
+    for rate, count in places:
+        if rate == "loopback":
+            cells += on_loopback(count, options)
+        elif why is None:
+            cells += on_hosts(rate, count, options)
+    report(cells)
+    if options.json:
+        options.json.write_text(json.dumps([cell._asdict() for cell in cells], indent=1))
+
+
+def asked(options: argparse.Namespace) -> list[tuple[int, float, str]]:
+    """(N, density, support) of every cell."""
+    densities, kinds = options.density or DENSITIES, options.support or SUPPORTS
+    if options.size:
+        return [(size, density, kind) for size in options.size for density in densities for kind in kinds]
+    usual = [(1 << 20, density, kind) for density in densities for kind in kinds]
+    return usual + [(1 << 24, density, "uniform") for density in densities if 1e-3 <= density <= 1e-2]
+
+
+def on_loopback(count: int, options: argparse.Namespace) -> list[Cell]:
+    """As many worker processes on this machine."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=count, threads_per_worker=1, dashboard_address=None, processes=True
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        cells = measured(client, "loopback", count, options)
+    return with_peers(
+        cells, lambda rank, command, env: subprocess.Popen(command, env=env), "127.0.0.1", options
+    )
+
+
+def on_hosts(rate: str, count: int, options: argparse.Namespace) -> list[Cell]:
+    """As many emulated hosts."""
+    from distributed import Client
+
+    with emulated(count, rate) as hosts:
+        with dask_on(hosts) as address, Client(address, timeout=60) as client:
+            client.wait_for_workers(count, 60)
+            cells = measured(client, rate, count, options)
+        start = lambda rank, command, env: hosts.start(rank, command, env=env)  # noqa: E731
+        return with_peers(cells, start, hosts.address(0), options)
+
+
+def measured(client: Any, rate: str, count: int, options: argparse.Namespace) -> list[Cell]:
+    """All cells of one network."""
+    from daskstrads import launch
+
+    client.run(os.environ.setdefault, "NUMBA_NUM_THREADS", "1")
+    algorithms = (*(options.algorithm or FIXED), "auto")
+    cells = []
+    for size, density, kind in asked(options):
+        task = Task(
+            size, density, kind, algorithms, options.batches, options.calls, options.seconds, options.raw
+        )
+        found = launch(one_cell, [task] * count, timeout=600)
+        cell = Cell(rate, count, size, density, kind, *found[0])
+        cells.append(cell)
+        print(told(cell), flush=True)
+    return cells
+
+
+class Task(NamedTuple):
+    """What a rank measures of a cell."""
+
+    size: int
+    density: float
+    kind: str
+    algorithms: tuple[str, ...]
+    batches: int
+    calls: int
+    seconds: float
+    raw: bool
+
+
+class Counted:
+    """A group that counts the bytes of the arrays that arrive."""
+
+    def __init__(self, group: Any):
+        self._group, self.arrived = group, 0
+        self.rank, self.size, self.shared, self.memory = group.rank, group.size, group.shared, group.memory
+        self.send, self.meet, self.gather, self.desk = group.send, group.meet, group.gather, group.desk
+
+    def recv(self, source: int) -> Any:
+        """As the group's."""
+        payload = self._group.recv(source)
+        self.arrived += nbytes(payload)
+        return payload
+
+
+def nbytes(payload: Any) -> int:
+    """Bytes of the arrays in a payload."""
+    if isinstance(payload, tuple):
+        return sum(map(nbytes, payload))
+    return payload.nbytes if isinstance(payload, np.ndarray) else 0
+
+
+def interface() -> int:
+    """Bytes that have arrived at this host; 0 where it has no interface of its own."""
+    counter = Path("/sys/class/net/eth0/statistics/rx_bytes")
+    return int(counter.read_text()) if counter.exists() else 0
+
+
+def one_cell(group: Any, task: Task) -> tuple:
+    """Milliseconds and bytes of every algorithm, on rank 0; what must arrive; what "auto" took."""
+    index = support(task.kind, task.size, task.density, group.rank)
+    stream = Stream.from_coo(index, values(index, group.rank), task.size)
+    held = group.gather(index)
+    expected = formulas(held, task.size)
+    union = len(np.unique(np.concatenate(held)))
+    least = max(min(8 * (union - len(own)), 4 * task.size) for own in held)
+    compress = False if task.raw else None
+    times: dict[str, list[float]] = {}
+    arrived: dict[str, tuple[int, int]] = {}
+    calls = {}
+    for name in task.algorithms:
+        group.memory.pop("seen", None)
+        counted = Counted(group)
+        for _ in range(2):
+            once, seen = counted.arrived, interface()
+            group.gather(None)
+            start = time.perf_counter()
+            allreduce(stream, counted, name, compress=compress)
+            taken = max(group.gather(time.perf_counter() - start))
+            arrived[name] = counted.arrived - once, interface() - seen
+        # Enough calls for a batch to last, with the buckets of the links empty.
+        calls[name] = max(2, min(task.calls, int(task.seconds / taken) + 1))
+        times[name] = []
+    for _ in range(task.batches):
+        for name in task.algorithms:
+            if (
+                calls[name] <= 2
+                and times[name]
+                and min(times[name]) > SLOW * min(map(min, filter(None, times.values())))
+            ):
+                continue  # a slow one among faster ones: once is enough
+            group.gather(None)
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                allreduce(stream, group, name, compress=compress)
+            times[name].append((time.perf_counter() - start) / calls[name])
+            slowest = group.gather(times[name][-1])
+            times[name][-1] = max(slowest)
+    most = group.gather([arrived[name] for name in task.algorithms])
+    each = {
+        name: (
+            1e3 * statistics.median(times[name]),
+            *(max(rank[place][side] for rank in most) for side in (0, 1)),
+        )
+        for place, name in enumerate(task.algorithms)
+    }
+    seen, _ = group.memory["seen"]["sum", "Stream", stream.dtype, stream.shape]
+    took = (
+        _chosen(("Stream", stream.dtype, stream.shape), group, seen, "auto")
+        if group.size > 2
+        else "recursive_doubling"
+    )
+    return least, union, each, took, expected, group.memory.get("link") and tuple(group.memory["link"])
+
+
+def formulas(held: list[np.ndarray], size: int) -> dict[str, int]:
+    """Bytes that arrive at the rank with the most, uncompressed, as SparCML's section 5 has it.
+
+    Of power-of-two ranks: doubling gets the partner's union at every step; split gets the other ranks' parts
+    of a stretch, then the other stretches of the total.
+    """
+    ranks = len(held)
+    if ranks & (ranks - 1):
+        return {}
+    doubling = [0] * ranks
+    have, distance = list(held), 1
+    while distance < ranks:
+        doubling = [got + min(8 * len(have[rank ^ distance]), 4 * size) for rank, got in enumerate(doubling)]
+        have = [np.union1d(have[rank], have[rank ^ distance]) for rank in range(ranks)]
+        distance *= 2
+    return {"recursive_doubling": max(doubling), "dense": 2 * (ranks - 1) * 4 * size // ranks}
+
+
+def told(cell: Cell) -> str:
+    """One line."""
+    bound = cell.bound_ms
+    parts = [f"{name} {ms:.3g}" for name, (ms, _, _) in cell.each.items()]
+    share = f", auto / bound {cell.each['auto'][0] / bound:.2f}" if bound else ""
+    where = f"{cell.rate} P={cell.ranks} N={cell.size} {cell.density:g} {cell.kind}"
+    return f"{where}: {'; '.join(parts)} ms ({cell.took}{share})"
+
+
+def with_peers(cells: list[Cell], start: Any, address: str, options: argparse.Namespace) -> list[Cell]:
+    """The cells with what gloo and MPI took, where there is a Python that has them."""
+    return cells
+
+
+if __name__ == "__main__":
+    main()
