@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from allreduce_claims import Cell, report
 from hosts import dask_on, emulated, why_not
+from peer_runs import peers
 from supports import SUPPORTS, support, values
 
 from daskstrads.sparse_reduce import Stream, allreduce
@@ -36,7 +36,6 @@ FIXED = ("recursive_doubling", "split", "dense_split", "ring", "dense")
 DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
 RATES = ("100mbit", "1gbit")
 SLOW = 4.0  # times the fastest: an algorithm is then timed with fewer calls
-PEER = Path(__file__).with_name("allreduce_peers.py")
 
 
 def main() -> None:
@@ -54,7 +53,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=20, help="a batch, fewer where a call takes long")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a batch that is long enough")
     parser.add_argument("--raw", action="store_true", help="bytes without compression against the formulas")
-    parser.add_argument("--peers", help="python with torch and mpi4py (default: this one, where it has them)")
+    parser.add_argument("--peers", metavar="PYTHON", help="one with torch and mpi4py")
     parser.add_argument("--json", type=Path, help="write the cells here too")
     options = parser.parse_args()
     for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
@@ -98,9 +97,7 @@ def on_loopback(count: int, options: argparse.Namespace) -> list[Cell]:
         Client(cluster) as client,
     ):
         cells = measured(client, "loopback", count, options)
-    return with_peers(
-        cells, lambda rank, command, env: subprocess.Popen(command, env=env), "127.0.0.1", options
-    )
+    return with_peers(cells, None, options)
 
 
 def on_hosts(rate: str, count: int, options: argparse.Namespace) -> list[Cell]:
@@ -111,8 +108,7 @@ def on_hosts(rate: str, count: int, options: argparse.Namespace) -> list[Cell]:
         with dask_on(hosts) as address, Client(address, timeout=60) as client:
             client.wait_for_workers(count, 60)
             cells = measured(client, rate, count, options)
-        start = lambda rank, command, env: hosts.start(rank, command, env=env)  # noqa: E731
-        return with_peers(cells, start, hosts.address(0), options)
+        return with_peers(cells, hosts, options)
 
 
 def measured(client: Any, rate: str, count: int, options: argparse.Namespace) -> list[Cell]:
@@ -254,13 +250,24 @@ def told(cell: Cell) -> str:
     bound = cell.bound_ms
     parts = [f"{name} {ms:.3g}" for name, (ms, _, _) in cell.each.items()]
     share = f", auto / bound {cell.each['auto'][0] / bound:.2f}" if bound else ""
-    where = f"{cell.rate} P={cell.ranks} N={cell.size} {cell.density:g} {cell.kind}"
-    return f"{where}: {'; '.join(parts)} ms ({cell.took}{share})"
+    return f"{cell.where}: {'; '.join(parts)} ms ({cell.took}{share})"
 
 
-def with_peers(cells: list[Cell], start: Any, address: str, options: argparse.Namespace) -> list[Cell]:
+def with_peers(cells: list[Cell], hosts: Any, options: argparse.Namespace) -> list[Cell]:
     """The cells with what gloo and MPI took, where there is a Python that has them."""
-    return cells
+    if not (options.peers and cells):
+        return cells
+    what = [(cell.size, cell.density, cell.kind) for cell in cells]
+    how = options.batches, options.calls, options.seconds
+    found, missing = peers(options.peers, what, how, cells[0].ranks, hosts)
+    for why in missing:
+        print(f"left out: {why}")
+    together = [cell._replace(peers=more) for cell, more in zip(cells, found, strict=True)]
+    for cell in together:
+        own = cell.each["auto"][0]
+        told = "; ".join(f"{name} {ms:.3g} ms, {ms / own:.2f}x" for name, ms in cell.peers.items())
+        print(f"{cell.where}: {told}", flush=True)
+    return together
 
 
 if __name__ == "__main__":

@@ -24,6 +24,11 @@ class Cell(NamedTuple):
     peers: Any = None
 
     @property
+    def where(self) -> str:
+        """The cell's name."""
+        return f"{self.rate} P={self.ranks} N={self.size} {self.density:g} {self.kind}"
+
+    @property
     def bound_ms(self) -> float | None:
         """Milliseconds that the bytes take that have to arrive; None on loopback."""
         return 1e3 * self.least / RATES[self.rate] if self.rate in RATES else None

@@ -162,8 +162,9 @@ Deliver = Callable[["Link", int, int, int, Any], None]
 class Link:
     """One connection: a queue out, and the frame that is coming in.
 
-    Any thread may `put`; everything else is for the one thread that owns the connection. `admit` raises
-    DecodeError for a header that this peer may not send, before anything is allocated for its frame.
+    Any thread may `put` and `write_now`; everything else is for the one thread that owns the connection.
+    `admit` raises DecodeError for a header that this peer may not send, before anything is allocated for its
+    frame.
     """
 
     def __init__(
@@ -172,10 +173,12 @@ class Link:
         self.worker, self.socket = worker, connection
         self._epoch, self._most, self._admit, self._deliver = epoch, most, admit, deliver
         self.heard = time.monotonic()
+        self.watched = 0  # the events that its owner's selector waits for
         self.lost = False
         self.left: set[int] = set()
         self._out: deque[deque[memoryview]] = deque()  # frames, each in parts
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._finished = False
         self._secret = isinstance(connection, ssl.SSLSocket)
         self._chunk = memoryview(bytearray(_CHUNK))
@@ -206,11 +209,31 @@ class Link:
         with self._lock:
             self.lost = True
             self._out.clear()
-        with contextlib.suppress(OSError):
+        with self._writing, contextlib.suppress(OSError):
             self.socket.close()
+
+    def write_now(self) -> bool:
+        """Send in the calling thread, which saves waking the owner; whether nothing is left to be sent.
+
+        What goes wrong is left for the owner to find.
+        """
+        # TLS cannot be written and read at the same time.
+        if self._secret or not self._writing.acquire(blocking=False):
+            return False
+        try:
+            self._write()
+        except Exception:
+            return False
+        finally:
+            self._writing.release()
+        return not self._out
 
     def write(self) -> int:
         """Send as much as the socket takes and one turn allows; bytes sent."""
+        with self._writing:
+            return self._write()
+
+    def _write(self) -> int:
         total = 0
         for _ in range(_TURN):
             if not self._out:
@@ -228,7 +251,8 @@ class Link:
             parts.popleft()
             if not parts:
                 with self._lock:
-                    self._out.popleft()
+                    if self._out:  # lost meanwhile
+                        self._out.popleft()
         return total
 
     def read(self) -> bool:

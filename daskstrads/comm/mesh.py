@@ -227,9 +227,13 @@ class Mesh:
         self, workers: list[int], kind: int, source: int, to: int, payload: Payload, *, last: bool = False
     ) -> None:
         parts = frame(kind, self.epoch, source, to, payload, self.limits.frame)
+        left = False
         for worker in workers:
-            self._links[worker].put(parts, last=last)
-        self.wake()
+            link = self._links[worker]
+            link.put(parts, last=last)
+            left |= not link.write_now()
+        if left:
+            self.wake()
 
     def wake(self) -> None:
         """Have the mesh's thread look at its queues."""
@@ -306,7 +310,9 @@ class Mesh:
         ready = {}
         for link in self._connected():
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.pending else 0)
-            self._selector.modify(link.socket, wanted, link)
+            if wanted != link.watched:
+                self._selector.modify(link.socket, wanted, link)
+                link.watched = wanted
             if link.buffered:
                 ready[link.worker] = link
         for key, mask in self._selector.select(0.0 if ready else patience):
@@ -349,6 +355,7 @@ class Mesh:
 
     def _beat(self, now: float) -> None:
         for link in self._connected():
+            self._try(link, link.read)  # what is less than the link waits for has been heard all the same
             if now - link.heard > self.limits.silence:
                 self._lose(link, f"not heard of for {self.limits.silence:g} s")
             elif not link.pending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,8 @@ from .wire import Stretch, packed, unpacked
 
 __all__ = ["ALGORITHMS", "Call", "Total", "even_bounds"]
 
+_READY = -1  # in place of entries: nothing else is coming in, send
+
 Total = tuple[Any, int]
 """A sum, and how many entries all ranks brought to it."""
 
@@ -22,17 +25,29 @@ class Call:
     """One collective call, seen from one rank: every message says which call it belongs to.
 
     `own` describes what is summed (`tree.describe`) and is the same on all ranks; `bounds` (size + 1) cuts
-    the vector into one stretch a rank; `compress`: indices travel in as few bytes as they can.
+    the vector into one stretch a rank; `compress`: indices travel in as few bytes as they can. `careful`: a
+    rank sends when the other has said that it has nothing else coming in: two that send to one at a time
+    overflow the queues of its switch, and waiting for what was lost takes longer than taking turns.
     """
 
     def __init__(
-        self, group: Group, name: str, op: str, own: tuple, bounds: Any = None, compress: bool = False
+        self,
+        group: Group,
+        name: str,
+        op: str,
+        own: tuple,
+        bounds: Any = None,
+        *,
+        compress: bool = False,
+        careful: bool = False,
     ):
-        self.group, self.op, self.own, self.compress = group, op, own, compress
+        self.group, self.op, self.own = group, op, own
+        self.compress, self.careful = compress, careful
         self.rank, self.size = group.rank, group.size
         self.number = group.memory["calls"] = group.memory.get("calls", 0) + 1
         kind, dtype, shape = own
-        self.head = (name, op, kind, dtype.str, shape)
+        # One string: to describe and to check many small things takes longer than a small sum.
+        self.head = ";".join((name, op, kind, dtype.str, str(shape)))
         self._bounds = bounds
 
     @property
@@ -54,35 +69,61 @@ class Call:
             RuntimeError: it is in another call.
         """
         match self.group.recv(source):
-            case (
-                int() as number,
-                (str() as name, str() as op, str(), str(), tuple()) as head,
-                int() as n,
-                form,
-            ):
-                if (number, head) == (self.number, self.head):
-                    return n, form
-                if head[2:] != self.head[2:]:
-                    kind, dtype, shape = head[2:]
-                    check_alike({self.rank: self.own, source: (kind, np.dtype(dtype), shape)})
-                raise RuntimeError(
-                    f"the ranks are in different calls: rank {self.rank} in collective {self.number} of its "
-                    f"group, {self.head[0]} by {self.op}; rank {source} in {number}, {name} by {op}"
-                )
+            case (int() as number, str() as head, int() as entries, form) if head.count(";") == 4:
+                if (number, head) != (self.number, self.head):
+                    self._differs(source, number, head)
+                return entries, form
             case other:
                 raise RuntimeError(
-                    f"rank {self.rank} is in {self.head[0]}, but rank {source} sent a message of its own "
-                    f"({type(other).__name__})"
+                    f"rank {self.rank} is in {self.head.split(';')[0]}, but rank {source} sent a message of "
+                    f"its own ({type(other).__name__})"
                 )
+
+    def _differs(self, source: int, number: int, head: str) -> None:
+        mine, theirs = self.head.split(";"), head.split(";")
+        if mine[2:] != theirs[2:]:
+            described = {
+                rank: (kind, np.dtype(dtype), shape)
+                for rank, (_, _, kind, dtype, shape) in ((self.rank, mine), (source, theirs))
+            }
+            check_alike(described)
+        raise RuntimeError(
+            f"the ranks are in different calls: rank {self.rank} in collective {self.number} of its group, "
+            f"{mine[0]} by {mine[1]}; rank {source} in {number}, {theirs[0]} by {theirs[1]}"
+        )
+
+    def swap(self, to: int, entries: int, form: Any, source: int) -> tuple[int, Any]:
+        """Send to one rank and receive from another, which does likewise."""
+        if self.careful:
+            self.send(source, _READY, None)
+            if self.receive(to)[0] != _READY:
+                raise RuntimeError(f"rank {to} sent before rank {self.rank} was told that it would")
+        self.send(to, entries, form)
+        return self.receive(source)
+
+    def with_all(self, outgoing: Callable[[int], tuple[int, Any]]) -> Iterator[tuple[int, int, Any]]:
+        """Send `outgoing(other)`, entries and form, to every other rank; (source, entries, form) of each.
+
+        The next rank comes first, so that not all begin with the same.
+        """
+        steps = range(1, self.size)
+        if self.careful:
+            for step in steps:
+                to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
+                yield source, *self.swap(to, *outgoing(to), source)
+            return
+        for step in steps:
+            to = (self.rank + step) % self.size
+            self.send(to, *outgoing(to))
+        for step in steps:
+            source = (self.rank - step) % self.size
+            yield source, *self.receive(source)
 
     def all(self, payload: Any) -> list[Any]:
         """Every rank's payload, in rank order; raises as `receive`."""
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        for other in others:
-            self.send(other, 0, payload)
         found = [payload] * self.size
-        for other in reversed(others):
-            found[other] = self.receive(other)[1]
+        for source, _, form in self.with_all(lambda other: (0, payload)):
+            found[source] = form
         return found
 
     def stretch(self, form: Any, owner: int) -> Stretch:
@@ -108,24 +149,25 @@ def recursive_doubling(call: Call, value: Any) -> Total:
     total, node, entries = value, rank - pairs, _count(value)
     if rank < 2 * pairs:
         if rank % 2:
-            _send(call, rank - 1, entries, value)
-            entries, total = _receive(call, rank - 1)
-            return _private(total), entries
-        more, received = _receive(call, rank + 1)
-        total, node, entries = add(value, received, call.op), rank // 2, entries + more
+            call.send(rank - 1, entries, _form(call, value))
+            entries, form = call.receive(rank - 1)
+            return _private(_from_form(call, rank - 1, form)), entries
+        more, form = call.receive(rank + 1)
+        total = add(value, _from_form(call, rank + 1, form), call.op)
+        node, entries = rank // 2, entries + more
     distance = 1
     while distance < nodes:
         other = node ^ distance
         peer = 2 * other if other < pairs else other + pairs
         # A total made here is never written again; the caller's own array is, and is copied on its way.
-        _send(call, peer, entries, total if total is value else _final(total))
-        more, received = _receive(call, peer)
+        more, form = call.swap(peer, entries, _form(call, total if total is value else _final(total)), peer)
+        received = _from_form(call, peer, form)
         # Lower node first: every rank adds in one order, so totals agree bit for bit.
         total = add(total, received, call.op) if node < other else add(received, total, call.op)
         entries += more
         distance *= 2
     if rank < 2 * pairs:
-        _send(call, rank + 1, entries, total)
+        call.send(rank + 1, entries, _form(call, total))
     return total, entries
 
 
@@ -141,11 +183,8 @@ def split(call: Call, value: Any, *, dense: bool = False) -> Total:
         own = own._replace(places=None, value=_densified(own))
     stretches: list[Any] = [None] * call.size
     stretches[call.rank] = own
-    form = packed(own, call.compress)
-    for other in _others(call):
-        call.send(other, entries, form)
-    for other in reversed(_others(call)):
-        more, form = call.receive(other)
+    outgoing = entries, packed(own, call.compress)
+    for other, more, form in call.with_all(lambda to: outgoing):
         stretches[other] = call.stretch(form, other)
         entries += more
     return _assembled(call, stretches), entries
@@ -174,8 +213,8 @@ def ring(call: Call, value: Any) -> Total:
     stretches = _cut(call, value)
     for step in range(2 * size - 2):
         gone, come = (rank - step) % size, (rank - step - 1) % size
-        call.send(after, entries if step < size - 1 else 0, packed(stretches[gone], call.compress))
-        more, form = call.receive(before)
+        outgoing = entries if step < size - 1 else 0, packed(stretches[gone], call.compress)
+        more, form = call.swap(after, *outgoing, before)
         got = call.stretch(form, come)
         if step < size - 1:
             stretches[come] = _added([got, stretches[come]], call.op)
@@ -198,13 +237,11 @@ ALGORITHMS = {
 def reduce_stretch(call: Call, value: Stream) -> tuple[Stretch, int]:
     """The sum over all ranks of this rank's own stretch, in T(P) order, and how many entries went into it."""
     stretches = _cut(call, value)
-    for other in _others(call):
-        call.send(other, _count(stretches[other]), packed(stretches[other], call.compress))
     entries = _count(stretches[call.rank])
     mine: list[Any] = [None] * call.size
     mine[call.rank] = stretches[call.rank]
-    for other in reversed(_others(call)):
-        more, form = call.receive(other)
+    outgoing = lambda to: (_count(stretches[to]), packed(stretches[to], call.compress))  # noqa: E731
+    for other, more, form in call.with_all(outgoing):
         mine[other] = call.stretch(form, call.rank)
         entries += more
     return _added(mine, call.op), entries
@@ -213,12 +250,10 @@ def reduce_stretch(call: Call, value: Stream) -> tuple[Stretch, int]:
 def reduce_slice(call: Call, flat: np.ndarray, entries: int) -> Total:
     """The sum over all ranks of this rank's own stretch of a flat array, in T(P) order, and of `entries`."""
     bounds, rank = call.bounds, call.rank
-    for other in _others(call):
-        call.send(other, entries, flat[bounds[other] : bounds[other + 1]])
+    brought = entries
     mine: list[Any] = [None] * call.size
     mine[rank] = flat[bounds[rank] : bounds[rank + 1]]
-    for other in reversed(_others(call)):
-        more, form = call.receive(other)
+    for other, more, form in call.with_all(lambda to: (brought, flat[bounds[to] : bounds[to + 1]])):
         mine[other] = _fits(call, form, rank, other)
         entries += more
     return sum_alike(mine, call.op), entries
@@ -230,10 +265,8 @@ def _split_array(call: Call, value: np.ndarray, entries: int) -> Total:
     own = _final(own)
     out = np.empty(flat.size, flat.dtype)
     out[bounds[rank] : bounds[rank + 1]] = own
-    for other in _others(call):
-        call.send(other, 0, own)
-    for other in reversed(_others(call)):
-        out[bounds[other] : bounds[other + 1]] = _fits(call, call.receive(other)[1], other, other)
+    for other, _, form in call.with_all(lambda to: (0, own)):
+        out[bounds[other] : bounds[other + 1]] = _fits(call, form, other, other)
     return out.reshape(value.shape), entries
 
 
@@ -242,11 +275,6 @@ def _fits(call: Call, array: Any, owner: int, source: int) -> np.ndarray:
     if not isinstance(array, np.ndarray) or array.dtype != call.own[1] or array.shape != wanted:
         raise RuntimeError(f"rank {source} sent no {wanted[0]} values of {call.own[1]} to rank {call.rank}")
     return array
-
-
-def _others(call: Call) -> list[int]:
-    """The other ranks, the next one first, so that not all begin with the same."""
-    return [(call.rank + step) % call.size for step in range(1, call.size)]
 
 
 def _count(value: Any) -> int:
@@ -328,21 +356,22 @@ def _assembled(call: Call, stretches: list[Stretch]) -> Any:
     return adopt(size, index, value)
 
 
-def _send(call: Call, to: int, entries: int, value: Any) -> None:
+def _form(call: Call, value: Any) -> Any:
+    """A whole value as what travels."""
     if isinstance(value, Stream):
-        value = packed(Stretch(0, value.size, value.index, value.value), call.compress)
-    call.send(to, entries, value)
+        return packed(Stretch(0, value.size, value.index, value.value), call.compress)
+    return value
 
 
-def _receive(call: Call, source: int) -> tuple[int, Any]:
-    entries, form = call.receive(source)
+def _from_form(call: Call, source: int, form: Any) -> Any:
+    """The value again; checked."""
     if call.own[0] == "Stream":
         size = call.own[2][0]
         stretch = unpacked(form, 0, size, call.index_dtype, call.own[1])
-        return entries, adopt(size, stretch.places, stretch.value)
+        return adopt(size, stretch.places, stretch.value)
     if not isinstance(form, np.ndarray) or (form.dtype, form.shape) != call.own[1:]:
         raise RuntimeError(f"rank {source} sent no array of {call.own[1]} to rank {call.rank}")
-    return entries, form
+    return form
 
 
 def _final(total: Any) -> Any:

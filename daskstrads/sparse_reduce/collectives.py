@@ -10,7 +10,7 @@ import numpy as np
 
 from ..comm.group import Group, Payload, freeze
 from .algorithms import ALGORITHMS, Call, even_bounds, reduce_slice, reduce_stretch
-from .selector import IN_ORDER, Link, Seen, choose, union, wants_compression
+from .selector import IN_ORDER, Link, Seen, choose, union, wants_compression, wants_turns
 from .stream import Stream, adopt
 from .tree import check_alike, describe, sum_alike
 
@@ -62,9 +62,11 @@ def allreduce(
     seen, bounds = _expected(value, own, group, op, algorithm)
     if algorithm in ("auto", "in_order"):
         algorithm = _chosen(own, group, seen, algorithm)
+    link = _link(group, seen, own)
     if compress is None:
-        compress = own[0] == "Stream" and wants_compression(_link(group, seen, own), 4)
-    call = Call(group, algorithm, op, own, bounds, compress and not group.shared)
+        compress = own[0] == "Stream" and wants_compression(link, 4)
+    careful = wants_turns(link, seen.entries // group.size * (own[1].itemsize + 2))
+    call = Call(group, algorithm, op, own, bounds, compress=compress and not group.shared, careful=careful)
     total, entries = ALGORITHMS[algorithm](call, value)
     if isinstance(total, Stream):
         _remember(total, entries, own, group, op)
@@ -92,7 +94,7 @@ def reduce_scatter(value: Any, group: Group, op: str = "sum", *, bounds: Sequenc
         return sum_alike([value], op)
     if isinstance(value, Stream):
         compress = not group.shared and wants_compression(_link(group, None, own), 4)
-        call = Call(group, f"reduce_scatter {rows}", op, own, rows, compress)
+        call = Call(group, f"reduce_scatter {rows}", op, own, rows, compress=compress)
         stretch, _ = reduce_stretch(call, value)
         if stretch.places is not None:
             return adopt(value.size, stretch.places, stretch.value)
@@ -240,23 +242,24 @@ def _measured(call: Call) -> Link:
     after, before = (call.rank + 1) % call.size, (call.rank - 1) % call.size
     probe = np.zeros(_PROBE, np.uint8)
     probe.flags.writeable = False
-    waits = []
-    for _ in range(5):
+
+    def took(payload: Any) -> float:
         start = time.perf_counter()
-        call.send(after, 0, None)
-        call.receive(before)
-        waits.append(time.perf_counter() - start)
-    for _ in range(2):
-        start = time.perf_counter()
-        call.send(after, 0, probe)
-        call.receive(before)
-        taken = time.perf_counter() - start
+        call.swap(after, 0, payload, before)
+        return time.perf_counter() - start
+
+    # The least of several: what else the machine does, and waiting for a rank that came late, is no link.
+    alpha = min(took(None) for _ in range(8))
+    took(probe)
+    beta = max(min(took(probe) for _ in range(3)) - alpha, 1e-6) / _PROBE
     _adding()  # loads the kernel
-    start = time.perf_counter()
-    _adding()
-    gamma = (time.perf_counter() - start) / 20_000
-    alpha = sorted(waits)[2]
-    found = call.all((alpha, max(taken - alpha, 1e-6) / _PROBE, gamma))
+    gammas = []
+    for _ in range(3):
+        start = time.perf_counter()
+        _adding()
+        gammas.append((time.perf_counter() - start) / 20_000)
+    # The slowest rank of all is waited for; its processor may be shared.
+    found = call.all((alpha, beta, min(gammas)))
     return Link(*map(max, zip(*found, strict=True)))
 
 
