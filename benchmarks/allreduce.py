@@ -3,14 +3,14 @@
     python benchmarks/allreduce.py                     # as root, for the emulated hosts; else loopback alone
     python benchmarks/allreduce.py --hosts 8 --rate 100mbit --density 0.01
 
-A cell is a network, a size, a density and a kind of support; its figure is the median over batches of
-calls back to back, the slowest rank counting, in ms a call. "bound" is min(8 (union - own), 4 N) bytes, what
-has to arrive at a rank uncompressed, over the line rate. Values are float32. "bytes" are those of arrays that
-arrived at a rank (the most of all ranks); `--raw` runs every algorithm without compression, against the
-formulas of SparCML's section 5 with the unions that the supports really have, and against the interface's
-counters. Peers, where `--peers` names a Python that has them (pip install torch mpi4py mpich; torch's CPU
-build): gloo's sparse and dense all_reduce, MPI's Allgatherv of (index, value) pairs and its dense Allreduce,
-over the same links with as many ranks, after daskstrads' own cells.
+A cell is a network, a size, a density and a kind of support; its figure is the median over batches of calls
+back to back, the slowest rank counting, in ms a call. "bound" is min(8 (union - own), 4 N) bytes, what has to
+arrive at a rank uncompressed, over the line rate. Values are float32. "bytes" are those of arrays that
+arrived at a rank (the most of all ranks); one call without compression is held against the formulas of
+SparCML's section 5 with the unions that the supports really have. Peers, where `--peers` names a Python that
+has them (pip install torch mpi4py mpich; torch's CPU build): gloo's sparse and dense all_reduce, MPI's
+Allgatherv of (index, value) pairs and its dense Allreduce, over the same links with as many ranks, after
+daskstrads' own cells.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from hosts import dask_on, emulated, why_not
 from peer_runs import peers
 from supports import SUPPORTS, support, values
 
-from daskstrads.sparse_reduce import Stream, allreduce
+from daskstrads import launch
+from daskstrads.sparse_reduce import Stream, allreduce, tree_sum
 from daskstrads.sparse_reduce.collectives import _chosen
 
 FIXED = ("recursive_doubling", "split", "dense_split", "ring", "dense")
 DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
 RATES = ("100mbit", "1gbit")
+_DENSE_MOST = 1 << 22  # values: dense sums of more take minutes on a slow link
 SLOW = 4.0  # times the fastest: an algorithm is then timed with fewer calls
 
 
@@ -52,7 +54,6 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=5)
     parser.add_argument("--calls", type=int, default=20, help="a batch, fewer where a call takes long")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a batch that is long enough")
-    parser.add_argument("--raw", action="store_true", help="bytes without compression against the formulas")
     parser.add_argument("--peers", metavar="PYTHON", help="one with torch and mpi4py")
     parser.add_argument("--json", type=Path, help="write the cells here too")
     options = parser.parse_args()
@@ -72,7 +73,7 @@ def main() -> None:
             cells += on_loopback(count, options)
         elif why is None:
             cells += on_hosts(rate, count, options)
-    report(cells)
+    report(cells, small_sums(options.batches) | merges())
     if options.json:
         options.json.write_text(json.dumps([cell._asdict() for cell in cells], indent=1))
 
@@ -83,7 +84,7 @@ def asked(options: argparse.Namespace) -> list[tuple[int, float, str]]:
     if options.size:
         return [(size, density, kind) for size in options.size for density in densities for kind in kinds]
     usual = [(1 << 20, density, kind) for density in densities for kind in kinds]
-    return usual + [(1 << 24, density, "uniform") for density in densities if 1e-3 <= density <= 1e-2]
+    return usual + [(1 << 24, density, "uniform") for density in densities if density == 1e-3]
 
 
 def on_loopback(count: int, options: argparse.Namespace) -> list[Cell]:
@@ -113,15 +114,12 @@ def on_hosts(rate: str, count: int, options: argparse.Namespace) -> list[Cell]:
 
 def measured(client: Any, rate: str, count: int, options: argparse.Namespace) -> list[Cell]:
     """All cells of one network."""
-    from daskstrads import launch
-
     client.run(os.environ.setdefault, "NUMBA_NUM_THREADS", "1")
     algorithms = (*(options.algorithm or FIXED), "auto")
     cells = []
     for size, density, kind in asked(options):
-        task = Task(
-            size, density, kind, algorithms, options.batches, options.calls, options.seconds, options.raw
-        )
+        these = [name for name in algorithms if size <= _DENSE_MOST or "dense" not in name]
+        task = Task(size, density, kind, tuple(these), options.batches, options.calls, options.seconds)
         found = launch(one_cell, [task] * count, timeout=600)
         cell = Cell(rate, count, size, density, kind, *found[0])
         cells.append(cell)
@@ -139,7 +137,6 @@ class Task(NamedTuple):
     batches: int
     calls: int
     seconds: float
-    raw: bool
 
 
 class Counted:
@@ -175,10 +172,8 @@ def one_cell(group: Any, task: Task) -> tuple:
     index = support(task.kind, task.size, task.density, group.rank)
     stream = Stream.from_coo(index, values(index, group.rank), task.size)
     held = group.gather(index)
-    expected = formulas(held, task.size)
     union = len(np.unique(np.concatenate(held)))
     least = max(min(8 * (union - len(own)), 4 * task.size) for own in held)
-    compress = False if task.raw else None
     times: dict[str, list[float]] = {}
     arrived: dict[str, tuple[int, int]] = {}
     calls = {}
@@ -189,7 +184,7 @@ def one_cell(group: Any, task: Task) -> tuple:
             once, seen = counted.arrived, interface()
             group.gather(None)
             start = time.perf_counter()
-            allreduce(stream, counted, name, compress=compress)
+            allreduce(stream, counted, name)
             taken = max(group.gather(time.perf_counter() - start))
             arrived[name] = counted.arrived - once, interface() - seen
         # Enough calls for a batch to last, with the buckets of the links empty.
@@ -206,7 +201,7 @@ def one_cell(group: Any, task: Task) -> tuple:
             group.gather(None)
             start = time.perf_counter()
             for _ in range(calls[name]):
-                allreduce(stream, group, name, compress=compress)
+                allreduce(stream, group, name)
             times[name].append((time.perf_counter() - start) / calls[name])
             slowest = group.gather(times[name][-1])
             times[name][-1] = max(slowest)
@@ -224,25 +219,93 @@ def one_cell(group: Any, task: Task) -> tuple:
         if group.size > 2
         else "recursive_doubling"
     )
-    return least, union, each, took, expected, group.memory.get("link") and tuple(group.memory["link"])
+    return (
+        least,
+        union,
+        each,
+        took,
+        raw_bytes(group, stream, held),
+        group.memory.get("link") and tuple(group.memory["link"]),
+    )
 
 
-def formulas(held: list[np.ndarray], size: int) -> dict[str, int]:
-    """Bytes that arrive at the rank with the most, uncompressed, as SparCML's section 5 has it.
+def formulas(held: list[np.ndarray], size: int) -> dict[str, float]:
+    """Bytes that arrive at a rank, the mean of all, uncompressed, as SparCML's section 5 has it.
 
-    Of power-of-two ranks: doubling gets the partner's union at every step; split gets the other ranks' parts
-    of a stretch, then the other stretches of the total.
+    Doubling gets the union of the partner at every step (powers of two); split (P - 1) / P of the entries of
+    a rank and of the total; dense all values in place of both.
     """
-    ranks = len(held)
-    if ranks & (ranks - 1):
-        return {}
-    doubling = [0] * ranks
-    have, distance = list(held), 1
-    while distance < ranks:
-        doubling = [got + min(8 * len(have[rank ^ distance]), 4 * size) for rank, got in enumerate(doubling)]
-        have = [np.union1d(have[rank], have[rank ^ distance]) for rank in range(ranks)]
-        distance *= 2
-    return {"recursive_doubling": max(doubling), "dense": 2 * (ranks - 1) * 4 * size // ranks}
+    ranks, share = len(held), (len(held) - 1) / len(held)
+    total = len(np.unique(np.concatenate(held)))
+    entries = sum(map(len, held)) / ranks
+    wanted = {"split": 8 * share * (entries + total), "dense": 8.0 * share * size}
+    if ranks & (ranks - 1) == 0:
+        have, distance, doubling = list(held), 1, 0
+        while distance < ranks:
+            doubling += sum(min(8 * len(each), 4 * size) for each in have)
+            have = [np.union1d(have[rank], have[rank ^ distance]) for rank in range(ranks)]
+            distance *= 2
+        wanted["recursive_doubling"] = doubling / ranks
+    return wanted
+
+
+def raw_bytes(group: Any, stream: Stream, held: list[np.ndarray]) -> dict[str, tuple[float, float]]:
+    """Bytes without compression, the mean of all ranks, and what the formulas say."""
+    found = {}
+    for name, wanted in formulas(held, stream.size).items():
+        if name == "dense" and stream.size > _DENSE_MOST:
+            continue
+        counted = Counted(group)
+        allreduce(stream, counted, name, compress=False)
+        found[name] = statistics.mean(group.gather(counted.arrived)), wanted
+    return found
+
+
+def small_sums(batches: int) -> dict[str, float]:
+    """Milliseconds of a sum of 1000 nonzeros: two worker processes, two threads."""
+    from distributed import Client, LocalCluster
+
+    found = {"sum of 1 K nonzeros, 2 threads, ms": launch(small_sum, [batches] * 2)[0]}
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True) as cluster,
+        Client(cluster),
+    ):
+        found["sum of 1 K nonzeros, 2 worker processes on loopback, ms"] = launch(small_sum, [batches] * 2)[0]
+    return found
+
+
+def small_sum(group: Any, batches: int) -> float:
+    """The median over batches of 200 calls."""
+    index = np.arange(group.rank, 1 << 20, 1 << 10).astype(np.uint32)
+    stream = Stream.from_coo(index, np.ones(index.size, np.float32), 1 << 20)
+    took = []
+    for _ in range(batches + 1):
+        group.gather(None)
+        start = time.perf_counter()
+        for _ in range(200):
+            allreduce(stream, group)
+        took.append(max(group.gather((time.perf_counter() - start) / 200)))
+    return 1e3 * statistics.median(took[1:])
+
+
+def merges() -> dict[str, float]:
+    """Nanoseconds an input entry (and level) over those of the prototype, 6.2 uniform and 1.5 clustered."""
+    found = {}
+    for kind, prototype in ("uniform", 6.2), ("clustered", 1.5):
+        held = [support(kind, 1 << 24, 0.01, rank) for rank in range(8)]
+        streams = [Stream.from_coo(index, values(index, rank), 1 << 24) for rank, index in enumerate(held)]
+        for name, count, levels in ("two", 2, 1), ("eight", 8, 3):
+            each = (
+                f"{name}-way merge, {kind}, ns an entry{' and level' if levels > 1 else ''} over {prototype}"
+            )
+            entries = sum(stream.nnz for stream in streams[:count])
+            took = []
+            for _ in range(9):
+                start = time.process_time()
+                tree_sum(streams[:count])
+                took.append(time.process_time() - start)
+            found[each] = 1e9 * statistics.median(took[1:]) / entries / levels / prototype
+    return found
 
 
 def told(cell: Cell) -> str:

@@ -106,6 +106,8 @@ def dask_on(hosts: Hosts) -> Iterator[str]:
     place = ["--host", hosts.address(0), "--port", "8786"]
     running = [hosts.start(0, ["dask", "scheduler", *place, "--no-dashboard"], **quiet)]
     time.sleep(1.5)
+    # Dask samples every worker's stacks 100 times a second; eight workers share two cores here.
+    quiet |= {"env": {**os.environ, "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}}
     options = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
     for host in range(len(hosts.names)):
         command = ["dask", "worker", address, "--host", hosts.address(host), *options]

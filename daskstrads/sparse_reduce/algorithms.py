@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -54,7 +55,7 @@ class Call:
     def bounds(self) -> tuple[int, ...]:
         """Where each rank's stretch begins, and the end."""
         if self._bounds is None:
-            self._bounds = even_bounds(int(np.prod(self.own[2], dtype=np.int64)), self.size)
+            self._bounds = even_bounds(math.prod(self.own[2]), self.size)
         return self._bounds
 
     def send(self, to: int, entries: int, form: Any) -> None:
@@ -129,7 +130,7 @@ class Call:
     def stretch(self, form: Any, owner: int) -> Stretch:
         """What a form holds of the stretch of `owner`. DecodeError when it is damaged."""
         start, stop = self.bounds[owner : owner + 2]
-        return unpacked(form, start, stop, self.index_dtype, self.own[1])
+        return unpacked(form, start, stop, self.index_dtype, self.own[1], trusted=self.group.shared)
 
     @property
     def index_dtype(self) -> np.dtype:
@@ -367,7 +368,7 @@ def _from_form(call: Call, source: int, form: Any) -> Any:
     """The value again; checked."""
     if call.own[0] == "Stream":
         size = call.own[2][0]
-        stretch = unpacked(form, 0, size, call.index_dtype, call.own[1])
+        stretch = unpacked(form, 0, size, call.index_dtype, call.own[1], trusted=call.group.shared)
         return adopt(size, stretch.places, stretch.value)
     if not isinstance(form, np.ndarray) or (form.dtype, form.shape) != call.own[1:]:
         raise RuntimeError(f"rank {source} sent no array of {call.own[1]} to rank {call.rank}")

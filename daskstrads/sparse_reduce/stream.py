@@ -27,6 +27,10 @@ def adopt(size: int, index: np.ndarray | None, value: np.ndarray) -> Stream:
     stream._size = size
     stream._index = None if index is None else _read_only(index)
     stream._value = _read_only(value)
+    for array in (index, value):
+        while isinstance(array, np.ndarray):  # then they travel by reference between threads
+            array.flags.writeable = False
+            array = array.base
     return stream
 
 
