@@ -52,7 +52,9 @@ def main() -> None:
     parser.add_argument("--support", action="append", choices=SUPPORTS, help="repeatable")
     parser.add_argument("--algorithm", action="append", choices=FIXED, help="repeatable; auto always runs")
     parser.add_argument("--batches", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=20, help="a batch, fewer where a call takes long")
+    parser.add_argument(
+        "--calls", type=int, default=20, help="a batch; fewer where one takes long, more where it is short"
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="of a batch that is long enough")
     parser.add_argument("--peers", metavar="PYTHON", help="one with torch and mpi4py")
     parser.add_argument("--json", type=Path, help="write the cells here too")
@@ -188,7 +190,7 @@ def one_cell(group: Any, task: Task) -> tuple:
             taken = max(group.gather(time.perf_counter() - start))
             arrived[name] = counted.arrived - once, interface() - seen
         # Enough calls for a batch to last, with the buckets of the links empty.
-        calls[name] = max(2, min(task.calls, int(task.seconds / taken) + 1))
+        calls[name] = max(2, min(task.calls, int(task.seconds / taken) + 1), min(200, int(0.1 / taken)))
         times[name] = []
     for _ in range(task.batches):
         for name in task.algorithms:
