@@ -192,8 +192,9 @@ def one_cell(group: Any, task: Task) -> tuple:
         # Enough calls for a batch to last, with the buckets of the links empty.
         calls[name] = max(2, min(task.calls, int(task.seconds / taken) + 1), min(200, int(0.1 / taken)))
         times[name] = []
-    for _ in range(task.batches):
-        for name in task.algorithms:
+    for batch in range(task.batches):
+        # In another order every time: what ran before leaves its mark on caches and heap.
+        for name in np.random.default_rng(batch).permutation(task.algorithms).tolist():
             if (
                 calls[name] <= 2
                 and times[name]
