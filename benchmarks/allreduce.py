@@ -224,6 +224,7 @@ def one_cell(group: Any, task: Task) -> tuple:
     )
     return (
         least,
+        sum(map(len, held)),
         union,
         each,
         took,

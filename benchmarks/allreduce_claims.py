@@ -16,6 +16,7 @@ class Cell(NamedTuple):
 
     `each`: (ms a call, bytes of arrays that arrived at a rank, bytes on its interface) by algorithm. `raw`:
     bytes that arrived without compression and what the formulas say. `least`: bytes that must arrive.
+    `entries`: of all ranks together.
     """
 
     rate: str
@@ -24,6 +25,7 @@ class Cell(NamedTuple):
     density: float
     kind: str
     least: int
+    entries: int
     union: int
     each: dict[str, Any]
     took: str

@@ -20,6 +20,7 @@ import claims_memory
 import claims_parallel
 import claims_priority
 import claims_scaling
+import claims_sums
 import numpy as np
 from claims_arms import OUTCOMES, warm
 from claims_context import Context
@@ -34,6 +35,7 @@ SECTIONS = {
     "3": claims_parallel.staleness,
     "4": claims_scaling.scaling,
     "5": claims_memory.memory,
+    "6": claims_sums.sums,
 }
 
 
@@ -119,7 +121,7 @@ def opening(context: Context, missing: list[str], busy: str) -> str:
 
 def certificates(counts: dict[str, tuple[int, int]]) -> Page:
     """Whether every arm that converged has the optimum."""
-    page = Page("6. The objective reached")
+    page = Page("7. The objective reached")
     page.say(
         "Every arm that says it converged is checked by `benchmarks/certificate.py`, which shares no code "
         "with the solver: the gap between its objective and a dual point, over P(0)."
