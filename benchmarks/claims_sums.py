@@ -81,7 +81,8 @@ def sums(context: Context) -> Page:
                 rows.append(
                     [
                         workload.name, str(ranks), number(float(np.mean(lengths))), number(float(brought)),
-                        number(float(totals)), name, size(arrived), f"{arrived / dense:.2g}", f"{1e3 * cpu:.2g}",
+                        number(float(totals)), name, size(arrived), f"{arrived / dense:.2g}",
+                        f"{1e3 * cpu:.2g}",
                     ]
                 )  # fmt: skip
             least = min(arrived for name, (arrived, _) in found.items() if name != "auto")

@@ -26,12 +26,18 @@ from distributed import Client
 
 from daskstrads import Lasso, Sum, launch
 from daskstrads.engine.exchange import exchange
+from daskstrads.sparse_reduce import Stream, allreduce
+from daskstrads.sparse_reduce.collectives import ALGORITHM_NAMES
 
 
 def everything(group, seed):
     rng = np.random.default_rng(seed)
     sums = Sum(rng.standard_normal(20_000)), Sum(rng.standard_normal(50))
-    parts = exchange(sums, group, 0, lambda checksums: None)
+    parts = list(exchange(sums, group, 0, lambda checksums: None))
+    index = np.flatnonzero(rng.random(300_000) < 0.05)
+    stream = Stream.from_coo(index, rng.standard_normal(index.size), 300_000)
+    for name in ALGORITHM_NAMES:
+        parts += [allreduce(stream, group, name, compress=narrow).dense() for narrow in (False, True)]
     return np.concatenate([*parts, *group.gather(rng.standard_normal(5))])
 
 

@@ -328,3 +328,45 @@ def test_import_does_not_load_numba():
         "assert 'numba' not in sys.modules and 'scipy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("kind", ["coo", "gcxs", "dok"])
+@pytest.mark.parametrize("shape", [(9,), (9, 1), (1, 9)])
+def test_arrays_of_pydata_sparse(kind, shape):
+    import sparse
+
+    dense = np.zeros(9)
+    dense[[1, 4, 8]] = [2.0, -1.0, 3.0]
+    found = Stream.from_scipy(sparse.COO.from_numpy(dense.reshape(shape)).asformat(kind))
+    np.testing.assert_array_equal(found.dense(), dense)
+    assert found.nnz == 3
+
+
+def test_pydata_sparse_with_another_fill_value():
+    import sparse
+
+    with pytest.raises(ValueError, match=r"absent entries must be 0, they are 1\.0"):
+        Stream.from_scipy(sparse.COO.from_numpy(np.ones(3), fill_value=1.0))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex128", "uint8", "bool"])
+def test_dtypes_that_streams_do_not_have(dtype):
+    for make in (
+        lambda x: Stream.from_dense(x),
+        lambda x: Stream.from_coo([0, 1, 2], x, 3),
+        lambda x: Stream(3, None, x),
+    ):
+        with pytest.raises(TypeError, match=r"must be (an array of )?float32, float64, int32 or int64"):
+            make(np.ones(3, dtype))
+
+
+def test_the_maximum_counts_what_is_absent_as_zero():
+    a = Stream.from_coo([0, 1, 2, 5], [-1.0, 2.0, np.nan, -0.0], 9)
+    b = Stream.from_coo([1, 2, 3], [3.0, 1.0, -2.0], 9)
+    for one, other in (a, b), (b, a):
+        total = one.maximum(other)
+        assert list(total.index) == [0, 1, 2, 3, 5]
+        np.testing.assert_array_equal(total.value, [0.0, 3.0, np.nan, 0.0, 0.0])
+        assert not np.signbit(total.value).any()
+    with pytest.raises(ValueError, match="cannot be added"):
+        a.maximum(Stream.from_coo([0], [1.0], 8))
