@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of a batch that is long enough")
     parser.add_argument("--peers", metavar="PYTHON", help="one with torch and mpi4py")
     parser.add_argument("--json", type=Path, help="write the cells here too")
+    parser.add_argument("--add", type=Path, action="append", help="cells that --json wrote, to be judged too")
     options = parser.parse_args()
     for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         if variable in os.environ:
@@ -67,7 +68,7 @@ def main() -> None:
         for rate in options.rate or ["loopback", *RATES]
         for count in options.hosts or ([2, 4] if rate == "loopback" else [8])
     ]
-    cells: list[Cell] = []
+    cells = [Cell(**cell) for path in options.add or [] for cell in json.loads(path.read_text())]
     if (why := why_not()) is not None:
         print(f"no emulated hosts: {why}")
     for rate, count in places:
@@ -75,9 +76,9 @@ def main() -> None:
             cells += on_loopback(count, options)
         elif why is None:
             cells += on_hosts(rate, count, options)
+        if options.json:  # after every network: the next one may fail
+            options.json.write_text(json.dumps([cell._asdict() for cell in cells], indent=1))
     report(cells, small_sums(options.batches) | merges())
-    if options.json:
-        options.json.write_text(json.dumps([cell._asdict() for cell in cells], indent=1))
 
 
 def asked(options: argparse.Namespace) -> list[tuple[int, float, str]]:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 NET = "10.79.0"
 BURST = "64kb"  # what a link lets pass at once
@@ -101,13 +103,16 @@ def emulated(count: int, rate: str) -> Iterator[Hosts]:
 @contextlib.contextmanager
 def dask_on(hosts: Hosts) -> Iterator[str]:
     """A scheduler on the first host and a worker of one thread on each; the scheduler's address."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     address = f"tcp://{hosts.address(0)}:8786"
     place = ["--host", hosts.address(0), "--port", "8786"]
     running = [hosts.start(0, ["dask", "scheduler", *place, "--no-dashboard"], **quiet)]
     time.sleep(1.5)
-    # Dask samples every worker's stacks 100 times a second; eight workers share two cores here.
-    quiet |= {"env": {**os.environ, "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}}
+    # Workers import what the client has in its folder; Dask's sampling of stacks, 100 times a second in
+    # eight processes on a few cores, is left off.
+    folders = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    settings = {"PYTHONPATH": os.pathsep.join(folders), "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
+    quiet |= {"env": {**os.environ, **settings}}
     options = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
     for host in range(len(hosts.names)):
         command = ["dask", "worker", address, "--host", hosts.address(host), *options]
@@ -118,4 +123,8 @@ def dask_on(hosts: Hosts) -> Iterator[str]:
         for process in reversed(running):
             process.terminate()
         for process in running:
-            process.wait(20)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
