@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -66,7 +67,7 @@ def allreduce(
     link = _link(group, seen, own)
     if compress is None:
         compress = own[0] == "Stream" and wants_compression(link, 4)
-    careful = wants_turns(link, seen.entries // group.size * (own[1].itemsize + 2))
+    careful = wants_turns(link, _message(algorithm, own, seen, group.size))
     call = Call(group, algorithm, op, own, bounds, compress=compress and not group.shared, careful=careful)
     total, entries = ALGORITHMS[algorithm](call, value)
     if isinstance(total, Stream):
@@ -225,6 +226,17 @@ def _chosen(own: tuple, group: Group, seen: Seen, algorithm: str) -> str:
     return choose(among, group.size, size, dtype.itemsize, seen, _link(group, seen, own))
 
 
+def _message(algorithm: str, own: tuple, seen: Seen, ranks: int) -> float:
+    """Bytes of one message of a sum, about."""
+    itemsize, values = own[1].itemsize, math.prod(own[2])
+    whole = (
+        seen.entries / ranks * (itemsize + 2)
+        if own[0] == "Stream" and algorithm != "dense"
+        else values * itemsize
+    )
+    return whole if algorithm == "recursive_doubling" else whole / ranks
+
+
 def _link(group: Group, seen: Seen | None, own: tuple) -> Link:
     """The network between the ranks, measured when a sum is first worth it; the same on all ranks."""
     if group.shared:
@@ -249,10 +261,11 @@ def _measured(call: Call) -> Link:
         call.swap(after, 0, payload, before)
         return time.perf_counter() - start
 
-    # The least of several: what else the machine does, and waiting for a rank that came late, is no link.
-    alpha = min(took(None) for _ in range(8))
+    for _ in range(4):  # until all are there
+        took(None)
+    alpha = statistics.median(took(None) for _ in range(9))
     took(probe)
-    beta = max(min(took(probe) for _ in range(3)) - alpha, 1e-6) / _PROBE
+    beta = max(statistics.median(took(probe) for _ in range(3)) - alpha, 1e-6) / _PROBE
     _adding()  # loads the kernel
     gammas = []
     for _ in range(3):

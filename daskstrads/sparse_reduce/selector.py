@@ -17,7 +17,7 @@ __all__ = ["IN_ORDER", "Link", "Seen", "choose", "cost", "crowd", "union", "want
 IN_ORDER = ("recursive_doubling", "split")
 """Algorithms whose result, representation included, is the same: a program may take either."""
 
-_TURN = 2e-3  # seconds: below, nothing is lost for long
+_TURN = 1.5e-3  # seconds
 _QUEUE = 1 << 14  # bytes that the queue of any switch takes
 _CODEC = 6e-9  # seconds an entry: to narrow an index and back
 
@@ -77,9 +77,9 @@ def wants_compression(link: Link, width: int) -> bool:
     return 0.6 * width * link.beta > _CODEC
 
 
-def wants_turns(link: Link, nbytes: int) -> bool:
-    """Whether ranks that bring so many bytes should take turns: where sending takes longer than asking."""
-    return nbytes * link.beta > _TURN + 2 * link.alpha and nbytes >= _QUEUE
+def wants_turns(link: Link, nbytes: float) -> bool:
+    """Whether ranks whose messages have so many bytes should take turns: where one takes longer than asking."""
+    return nbytes * link.beta > _TURN and nbytes >= _QUEUE
 
 
 def cost(
