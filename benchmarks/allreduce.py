@@ -37,7 +37,7 @@ FIXED = ("recursive_doubling", "split", "dense_split", "ring", "dense")
 DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
 RATES = ("100mbit", "1gbit")
 _DENSE_MOST = 1 << 22  # values: dense sums of more take minutes on a slow link
-SLOW = 4.0  # times the fastest: an algorithm is then timed with fewer calls
+LONG = 0.4  # seconds: an algorithm that takes longer is timed once
 
 
 def main() -> None:
@@ -190,18 +190,16 @@ def one_cell(group: Any, task: Task) -> tuple:
             allreduce(stream, counted, name)
             taken = max(group.gather(time.perf_counter() - start))
             arrived[name] = counted.arrived - once, interface() - seen
+            if taken > LONG:
+                break
         # Enough calls for a batch to last, with the buckets of the links empty.
         calls[name] = max(2, min(task.calls, int(task.seconds / taken) + 1), min(200, int(0.1 / taken)))
-        times[name] = []
+        times[name] = [taken] if taken > LONG else []
     for batch in range(task.batches):
         # In another order every time: what ran before leaves its mark on caches and heap.
         for name in np.random.default_rng(batch).permutation(task.algorithms).tolist():
-            if (
-                calls[name] <= 2
-                and times[name]
-                and min(times[name]) > SLOW * min(map(min, filter(None, times.values())))
-            ):
-                continue  # a slow one among faster ones: once is enough
+            if times[name] and times[name][0] > LONG:
+                continue  # once is enough
             group.gather(None)
             start = time.perf_counter()
             for _ in range(calls[name]):
@@ -238,12 +236,12 @@ def formulas(held: list[np.ndarray], size: int) -> dict[str, float]:
     """Bytes that arrive at a rank, the mean of all, uncompressed, as SparCML's section 5 has it.
 
     Doubling gets the union of the partner at every step (powers of two); split (P - 1) / P of the entries of
-    a rank and of the total; dense all values in place of both.
+    a rank and of the total.
     """
     ranks, share = len(held), (len(held) - 1) / len(held)
     total = len(np.unique(np.concatenate(held)))
     entries = sum(map(len, held)) / ranks
-    wanted = {"split": 8 * share * (entries + total), "dense": 8.0 * share * size}
+    wanted = {"split": 8 * share * (entries + total)}
     if ranks & (ranks - 1) == 0:
         have, distance, doubling = list(held), 1, 0
         while distance < ranks:
@@ -257,9 +255,8 @@ def formulas(held: list[np.ndarray], size: int) -> dict[str, float]:
 def raw_bytes(group: Any, stream: Stream, held: list[np.ndarray]) -> dict[str, tuple[float, float]]:
     """Bytes without compression, the mean of all ranks, and what the formulas say."""
     found = {}
-    for name, wanted in formulas(held, stream.size).items():
-        if name == "dense" and stream.size > _DENSE_MOST:
-            continue
+    known = group.gather(formulas(held, stream.size) if group.rank == 0 else None)[0]
+    for name, wanted in known.items():
         counted = Counted(group)
         allreduce(stream, counted, name, compress=False)
         found[name] = statistics.mean(group.gather(counted.arrived)), wanted

@@ -78,7 +78,7 @@ def wants_compression(link: Link, width: int) -> bool:
 
 
 def wants_turns(link: Link, nbytes: float) -> bool:
-    """Whether ranks whose messages have so many bytes should take turns: where one takes longer than asking."""
+    """Whether ranks whose messages have so many bytes should take turns: one takes longer than asking."""
     return nbytes * link.beta > _TURN and nbytes >= _QUEUE
 
 
