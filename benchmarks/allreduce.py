@@ -119,6 +119,7 @@ def measured(client: Any, rate: str, count: int, options: argparse.Namespace) ->
     """All cells of one network."""
     client.run(os.environ.setdefault, "NUMBA_NUM_THREADS", "1")
     algorithms = (*(options.algorithm or FIXED), "auto")
+    launch(warm_up, range(count), timeout=600)
     cells = []
     for size, density, kind in asked(options):
         these = [name for name in algorithms if size <= _DENSE_MOST or "dense" not in name]
@@ -128,6 +129,16 @@ def measured(client: Any, rate: str, count: int, options: argparse.Namespace) ->
         cells.append(cell)
         print(told(cell), flush=True)
     return cells
+
+
+def warm_up(group: Any, part: int) -> None:
+    """Load every kernel."""
+    for density in 1e-3, 0.1, 0.5:
+        index = support("uniform", 10_000, density, part)
+        for name in (*FIXED, "auto"):
+            for compress in (False, True):
+                stream = Stream.from_coo(index, values(index, part), 10_000)
+                allreduce(stream, group, name, compress=compress)
 
 
 class Task(NamedTuple):
