@@ -4,7 +4,8 @@
 
 All arms are the engine's own Lasso, same kernels, with another schedule, update, lookahead or number of
 ranks. The full run writes docs/claims.md and docs/claims/*.png; --quick, --only and --problems print the page
-and keep the pictures in a temporary folder (or in --out). Exit code 1: an arm says that it converged and its
+and keep the pictures in a temporary folder (or in --out). --only with --update replaces those sections of
+docs/claims.md and leaves the rest. Exit code 1: an arm says that it converged and its
 answer is not certified.
 """
 
@@ -53,12 +54,16 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, help="folder for claims.md and claims/ (default docs/, see above)"
     )
+    parser.add_argument("--update", action="store_true", help="of docs/claims.md, the sections of --only")
     options = parser.parse_args()
+    if options.update and (not options.only or options.quick or options.problems or options.out):
+        parser.error("--update goes with --only alone")
     chosen = options.only.split(",") if options.only else list(SECTIONS)
     if set(chosen) - set(SECTIONS):
         parser.error(f"--only takes {', '.join(SECTIONS)}, got {options.only}")
     partial = options.quick or options.only or options.problems
-    out = options.out or (Path(tempfile.mkdtemp(prefix="claims-")) if partial else DOCS)
+    here = options.update or not partial
+    out = options.out or (DOCS if here else Path(tempfile.mkdtemp(prefix="claims-")))
 
     start = time.perf_counter()
     found, missing = problems(options.quick, options.scale or (50 if options.quick else 1), options.cache)
@@ -81,11 +86,14 @@ def main() -> int:
             f"section {name}: {len(OUTCOMES) - done} arms, {time.perf_counter() - start:.0f} s so far",
             file=sys.stderr,
         )
-    pages.append(certificates(counts))
+    if not options.update:
+        pages.append(certificates(counts))
 
     intro = opening(context, missing, f"{before:.2f} before, {cores(2):.2f} after")
     out.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join([intro, *(page.text() for page in pages)]) + "\n"
+    if options.update:
+        text = updated((out / "claims.md").read_text("utf-8"), pages)
     (out / "claims.md").write_text(text, "utf-8")
     if partial:
         print(text)
@@ -94,6 +102,21 @@ def main() -> int:
         print(f"converged but not certified: {outcome.problem.name}, {outcome.arm}", file=sys.stderr)
     print(f"{out / 'claims.md'}: {len(OUTCOMES)} arms, {time.perf_counter() - start:.0f} s", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def updated(text: str, pages: list[Page]) -> str:
+    """The page with some sections replaced, the others as they were."""
+    opened, *sections = text.rstrip("\n").split("\n\n## ")
+    by_title = {section.splitlines()[0].partition(". ")[2]: section for section in sections}
+    numbers = {title: section.partition(".")[0] for title, section in by_title.items()}
+    for page in pages:
+        number, _, title = page.title.partition(". ")
+        by_title[title], numbers[title] = page.text().removeprefix("## "), number
+    last = "The objective reached"
+    number, _, rest = by_title[last].partition(". ")
+    by_title[last], numbers[last] = f"{len(SECTIONS) + 1}. {rest}", str(len(SECTIONS) + 1)
+    ordered = sorted(by_title, key=lambda title: int(numbers[title]))
+    return "\n\n## ".join([opened, *(by_title[title] for title in ordered)]) + "\n"
 
 
 def opening(context: Context, missing: list[str], busy: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 NET = "10.79.0"
+_NUMBER = itertools.count()
 BURST = "64kb"  # what a link lets pass at once
 
 
@@ -34,9 +36,9 @@ class Hosts:
     """`count` namespaces with addresses NET.1, NET.2, ... and links that can be slowed down."""
 
     def __init__(self, count: int):
-        self.names = [f"bench{os.getpid()}h{host}" for host in range(count)]
-        self.bridge = f"bench{os.getpid()}br"
-        self.here = f"bench{os.getpid()}"
+        own = f"b{os.getpid()}n{next(_NUMBER)}"  # the kernel takes its time to let a name go
+        self.names = [f"{own}h{host}" for host in range(count)]
+        self.bridge, self.here = f"{own}br", own
 
     def build(self) -> None:
         """Make them."""
@@ -76,6 +78,7 @@ class Hosts:
 
     def remove(self) -> None:
         """End what runs on them, and the hosts."""
+        subprocess.run(["ip", "link", "delete", self.here], capture_output=True, check=False)
         for name in (*self.names, self.bridge):
             found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
             for number in found.stdout.split():
