@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from allreduce_claims import Cell, report
+from allreduce_claims import Cell, page, report
 from hosts import dask_on, emulated, why_not
 from peer_runs import peers
 from supports import SUPPORTS, support, values
@@ -37,6 +37,14 @@ FIXED = ("recursive_doubling", "split", "dense_split", "ring", "dense")
 DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
 RATES = ("100mbit", "1gbit")
 _DENSE_MOST = 1 << 22  # values: dense sums of more take minutes on a slow link
+ABOUT = (
+    "Written by `python benchmarks/allreduce.py --page docs/allreduce.md`; edit that, not this. Emulated "
+    "hosts: network namespaces on one machine with 2 cores, links of 100 Mbit/s and 1 Gbit/s (token bucket, "
+    "64 KB burst), so that with 8 ranks four share a core. Ranks are Dask workers; peers run in processes of "
+    "their own over the same links. Values are float32; a figure is the median over batches of calls back to "
+    "back, the slowest rank counting. *bound*: the bytes that have to arrive at a rank uncompressed, over the "
+    "line rate. What takes more than 0.4 s was timed once."
+)
 LONG = 0.4  # seconds: an algorithm that takes longer is timed once
 
 
@@ -59,6 +67,8 @@ def main() -> None:
     parser.add_argument("--peers", metavar="PYTHON", help="one with torch and mpi4py")
     parser.add_argument("--json", type=Path, help="write the cells here too")
     parser.add_argument("--add", type=Path, action="append", help="cells that --json wrote, to be judged too")
+    parser.add_argument("--page", type=Path, help="write claims and cells as Markdown")
+    parser.add_argument("--judge", action="store_true", help="measure no cells, judge those of --add")
     options = parser.parse_args()
     for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         if variable in os.environ:
@@ -69,7 +79,9 @@ def main() -> None:
         for count in options.hosts or ([2, 4] if rate == "loopback" else [8])
     ]
     cells = [Cell(**cell) for path in options.add or [] for cell in json.loads(path.read_text())]
-    if (why := why_not()) is not None:
+    if options.judge:
+        places = []
+    if (why := why_not()) is not None and places:
         print(f"no emulated hosts: {why}")
     for rate, count in places:
         if rate == "loopback":
@@ -78,7 +90,9 @@ def main() -> None:
             cells += on_hosts(rate, count, options)
         if options.json:  # after every network: the next one may fail
             options.json.write_text(json.dumps([cell._asdict() for cell in cells], indent=1))
-    report(cells, small_sums(options.batches) | merges())
+    lines = report(cells, small_sums(options.batches) | merges())
+    if options.page:
+        options.page.write_text(page(cells, lines, ABOUT), "utf-8")
 
 
 def asked(options: argparse.Namespace) -> list[tuple[int, float, str]]:
