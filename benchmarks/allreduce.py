@@ -41,8 +41,8 @@ ABOUT = (
     "Written by `python benchmarks/allreduce.py --page docs/allreduce.md`; edit that, not this. Emulated "
     "hosts: network namespaces on one machine with 2 cores, links of 100 Mbit/s and 1 Gbit/s (token bucket, "
     "64 KB burst), so that with 8 ranks four share a core. Ranks are Dask workers; peers run in processes of "
-    "their own over the same links. Values are float32; a figure is the median over batches of calls back to "
-    "back, the slowest rank counting. *bound*: the bytes that have to arrive at a rank uncompressed, over the "
+    "their own over the same links. Values are float32; a figure is the median over batches of calls back "
+    "to back, the slowest rank counting. *bound*: the bytes that have to arrive at a rank uncompressed, over the "
     "line rate. What takes more than 0.4 s was timed once."
 )
 LONG = 0.4  # seconds: an algorithm that takes longer is timed once

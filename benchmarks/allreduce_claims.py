@@ -157,10 +157,8 @@ def page(cells: list[Cell], lines: list[Line], about: str) -> str:
     head = "| claim | to reach | got | |\n|---|---|---|---|\n"
     told = []
     for name, limit, got, reached in lines:
-        shown = "not run" if got is None else f"{got:.3g}"
-        told.append(
-            f"| {name} | {limit:.3g} | {shown} | {'' if got is None else 'reached' if reached else 'missed'} |"
-        )
+        verdict = "" if got is None else "reached" if reached else "missed"
+        told.append(f"| {name} | {limit:.3g} | {'not run' if got is None else f'{got:.3g}'} | {verdict} |")
     text.append(head + "\n".join(told))
     for rate, ranks in dict.fromkeys((cell.rate, cell.ranks) for cell in cells):
         mine = [cell for cell in cells if (cell.rate, cell.ranks) == (rate, ranks)]
