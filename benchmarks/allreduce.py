@@ -42,8 +42,8 @@ ABOUT = (
     "hosts: network namespaces on one machine with 2 cores, links of 100 Mbit/s and 1 Gbit/s (token bucket, "
     "64 KB burst), so that with 8 ranks four share a core. Ranks are Dask workers; peers run in processes of "
     "their own over the same links. Values are float32; a figure is the median over batches of calls back "
-    "to back, the slowest rank counting. *bound*: the bytes that have to arrive at a rank uncompressed, over the "
-    "line rate. What takes more than 0.4 s was timed once."
+    "to back, the slowest rank counting. *bound*: the bytes that have to arrive at a rank uncompressed, over "
+    "the line rate. What takes more than 0.4 s was timed once."
 )
 LONG = 0.4  # seconds: an algorithm that takes longer is timed once
 

@@ -47,8 +47,7 @@ def check(cells: list[Cell]) -> None:
     off = []
     print(f"{'cell':<46}{'algorithm':<20}{'measured ms':>12}{'predicted':>12}{'ratio':>8}")
     for cell in cells:
-        alpha, beta, gamma = cell.link
-        link = Link(alpha, min(beta, 1.0 / RATES[cell.rate] * 1.1), gamma)
+        link = Link(*cell.link)
         k = cell.entries / cell.ranks
         positions = crowd(cell.ranks, Seen(cell.entries, cell.union), cell.size)
         for name, (measured, *_) in cell.each.items():
