@@ -463,7 +463,7 @@ def test_a_timeout_ends_the_launch_although_it_is_caught(wait):
 
 
 def mixed(group):
-    return group.gather(1) if group.rank else allreduce(np.ones(3), group)
+    return group.gather(1) if group.rank else allreduce(np.ones(3), group, "recursive_doubling")
 
 
 def mutual(group):
