@@ -294,7 +294,10 @@ def _cut(call: Call, value: Any) -> list[Stretch]:
     index, values = value.index, value.value
     if index is None:
         return [Stretch(a, b, None, values[a:b]) for a, b in pairwise(bounds)]
-    cuts = [*np.searchsorted(index, np.array(bounds[:-1], index.dtype)).tolist(), index.size]
+    most = np.iinfo(index.dtype).max  # a bound may be one more than an index can be
+    starts = np.searchsorted(index, np.array([min(bound, most) for bound in bounds[:-1]], index.dtype))
+    cuts = [index.size if bound > most else int(start) for bound, start in zip(bounds, starts, strict=False)]
+    cuts.append(index.size)
     ranges = zip(pairwise(bounds), pairwise(cuts), strict=True)
     return [Stretch(a, b, index[c:d], values[c:d]) for (a, b), (c, d) in ranges]
 
@@ -342,7 +345,7 @@ def _assembled(call: Call, stretches: list[Stretch]) -> Any:
     """The total from the stretches of all ranks: dense if one is, or when that takes fewer bytes."""
     shape, dtype = call.own[2], call.own[1]
     if call.own[0] != "Stream":
-        return np.concatenate([each.value for each in stretches]).reshape(shape)
+        return np.concatenate([each.value for each in stretches], dtype=dtype).reshape(shape)
     size = shape[0]
     value = np.concatenate([each.value for each in stretches])
     if all(each.places is None for each in stretches):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 import time
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def reduce_scatter(value: Any, group: Group, op: str = "sum", *, bounds: Sequenc
     own = describe(value, group.rank)
     if own[2] == ():
         raise ValueError("reduce_scatter needs an axis to cut; a number has none")
-    rows = even_bounds(own[2][0], group.size) if bounds is None else tuple(map(int, bounds))
+    rows = even_bounds(own[2][0], group.size) if bounds is None else tuple(map(operator.index, bounds))
     if len(rows) != group.size + 1 or (rows[0], rows[-1]) != (0, own[2][0]) or sorted(rows) != [*rows]:
         raise ValueError(
             f"bounds must be {group.size + 1} ascending offsets from 0 to {own[2][0]}, got {[*rows]}"
@@ -120,17 +121,26 @@ def broadcast(value: Payload, group: Group, root: int = 0) -> Payload:
     Raises:
         ValueError: there is no rank `root`.
     """
+    root = operator.index(root)
     if not 0 <= root < group.size:
         raise ValueError(f"there is no rank {root} in a group of {group.size}")
     call = Call(group, f"broadcast from {root}", "copy", ("payload", np.dtype(np.uint8), (0,)))
     place, distance = (group.rank - root) % group.size, 1
+    parent, children = None, []
     while distance < group.size:
         if place < distance:
             if place + distance < group.size:
-                call.send((root + place + distance) % group.size, 0, value)
+                children.append((root + place + distance) % group.size)
+                call.send(children[-1], 0, value)
         elif place < 2 * distance:
-            value = call.receive((root + place - distance) % group.size)[1]
+            parent = (root + place - distance) % group.size
+            value = call.receive(parent)[1]
         distance *= 2
+    # Answers: ranks that disagree about the root would else leave messages that nobody reads.
+    for child in children:
+        call.receive(child)
+    if parent is not None:
+        call.send(parent, 0, None)
     return value
 
 
@@ -158,7 +168,7 @@ def _met(value: Any, own: tuple, group: Group, op: str) -> Any:
     shown = None
     if value.nbytes <= MEETING_BYTES or group.size == 2:
         shown = value if isinstance(value, Stream) else freeze(value)
-    entries = group.meet((own, shown), "allreduce")
+    entries = group.meet((own, shown), f"allreduce by {op}")
     check_alike({rank: entry[0] for rank, entry in enumerate(entries)})
     if all(entry[1] is not None for entry in entries):
         return sum_alike([entry[1] for entry in entries], op)

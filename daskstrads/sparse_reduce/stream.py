@@ -227,6 +227,8 @@ class Stream:
             return adopt(size, None, value + self.dtype.type(0))
 
     def _check_fits(self, other: Stream) -> None:
+        if not isinstance(other, Stream):
+            raise TypeError(f"the other must be a Stream, got {_kind(other)}")
         if self._size != other._size:
             raise ValueError(f"streams of sizes {self._size} and {other._size} cannot be added")
         if self.dtype != other.dtype:

@@ -74,9 +74,11 @@ def add(left: Any, right: Any, op: str = "sum") -> Any:
     if isinstance(left, Stream):
         return left + right if op == "sum" else left.maximum(right)
     with np.errstate(all="ignore"):
+        out = np.empty_like(left, subok=False)
         if op == "sum":
-            return np.add(left, right, out=np.empty_like(left, subok=False))
-        return np.maximum(left, right) + left.dtype.type(0)  # no -0.0, whichever of two zeros it takes
+            return np.add(left, right, out=out)
+        np.maximum(left, right, out=out)
+        return np.add(out, left.dtype.type(0), out=out)  # no -0.0, whichever of two zeros it took
 
 
 def describe(value: Any, rank: int) -> tuple[str, np.dtype, tuple[int, ...]]:

@@ -67,6 +67,8 @@ def unpacked(
     """
     from . import wire_kernels as kernels
 
+    if not (isinstance(form, tuple) and form and isinstance(form[0], str)):
+        raise DecodeError(f"no form of a stream: {str(form)[:60]}")
     match form:
         case ("dense", np.ndarray() as value):
             index = None

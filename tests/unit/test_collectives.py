@@ -258,3 +258,78 @@ def test_a_message_of_the_users_own_is_no_sum():
         RuntimeError, match="rank 0 is in recursive_doubling, but rank 1 sent a message of its own"
     ):
         launch(rank, range(2), timeout=20)
+
+
+class Tagged(np.ndarray):
+    """A subclass, such as a matrix."""
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", ALGORITHM_NAMES)
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_numbers_and_arrays_of_any_order_keep_their_kind(op, name, ranks, far):
+    def rank(group, place):
+        group = Distant(group) if far else group
+        return [
+            allreduce(given, group, name, op)
+            for given in (
+                float(place),
+                np.array(float(place)),
+                np.full(3000, place, ">f8"),
+                np.array([[float(place)]]).view(Tagged),
+            )
+        ]
+
+    wanted = ranks - 1.0 if op == "max" else ranks * (ranks - 1) / 2
+    for number, scalar, swapped, tagged in launch(rank, range(ranks), timeout=20):
+        assert type(number) is np.float64
+        assert number == scalar == tagged[0, 0] == wanted
+        assert type(scalar) is type(tagged) is np.ndarray
+        assert scalar.flags.writeable
+        assert swapped.dtype == ">f8"
+        assert (swapped == wanted).all()
+
+
+@pytest.mark.parametrize("value", [1.5, Stream.from_coo([1], [2.0], 9), np.ones(10_000)])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_with_another_op_are_an_error(value, ranks):
+    with pytest.raises(RuntimeError, match="different"):
+        launch(
+            lambda group, x: allreduce(x, group, op="max" if group.rank else "sum"),
+            [value] * ranks,
+            timeout=20,
+        )
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_ranks_that_disagree_about_the_root_are_an_error(ranks, far):
+    def rank(group, place):
+        return broadcast(place, Distant(group) if far else group, place % 2)
+
+    with pytest.raises(RuntimeError, match=r"different calls|returned while|deadlock"):
+        launch(rank, range(ranks), timeout=20)
+
+
+@pytest.mark.parametrize("size", [100, 2**32, 2**33])
+def test_a_range_may_be_empty_at_the_end(size):
+    own = Stream.from_coo([0, 5, size - 1], [1.0, 2.0, 3.0], size)
+
+    def rank(group, _):
+        return reduce_scatter(own, group, bounds=(0, size, size))
+
+    all_of_it, nothing = launch(rank, range(2), timeout=20)
+    assert list(all_of_it.index) == [0, 5, size - 1]
+    assert list(all_of_it.value) == [2, 4, 6]
+    assert nothing.nnz == 0
+
+
+def test_arguments_that_are_no_whole_numbers():
+    for wrong in (
+        lambda group, x: reduce_scatter(x, group, bounds=(0, 1.9, 4)),
+        lambda group, x: broadcast(x, group, 1.0),
+        lambda group, x: Stream.from_dense(x).maximum(3),
+    ):
+        with pytest.raises(TypeError, match=r"integer|must be a Stream"):
+            launch(wrong, [np.ones(4)] * 2, timeout=20)

@@ -83,6 +83,7 @@ def damaged():
     none = np.empty(0, np.uint32)
     yield None
     yield ()
+    yield (np.zeros(3, np.uint16), np.zeros(2))
     yield ("dense",)
     yield ("dense", np.ones(3, np.float32))
     yield ("dense", np.ones((500, 1), np.float32))
