@@ -14,6 +14,7 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client, Future, LocalCluster, Scheduler, SpecCluster, Worker, get_worker
+from distributed.comm import CommClosedError
 
 import daskstrads
 from daskstrads import Gather, Program, RoundRobin, Sum, run
@@ -257,9 +258,21 @@ def test_a_policy_that_fails_on_the_scheduler_is_the_error(client, transport, re
     works(transport)
 
 
+def processes(client):
+    """Process ids of the workers; one that an earlier test has ended may still be on its way out."""
+    end = time.monotonic() + LIMIT
+    while True:
+        try:
+            return client.run(os.getpid)
+        except CommClosedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
 def lost_worker(client, transport, phase, act):
     """Run into it; the processes go on afterwards."""
-    pids = client.run(os.getpid)
+    pids = processes(client)
     place = 0 if phase == "schedule" else 1
     address = addresses(client, 2)[place]
     try:

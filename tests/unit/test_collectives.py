@@ -47,7 +47,7 @@ def stream(rank, seed, size, dtype, kind):
     return Stream(size, None, value) if kind == "dense" else Stream.from_coo(index, value, size)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     ranks=st.integers(1, 9),
     kind=st.sampled_from(["sparse", "half", "empty", "full", "corner", "mixed"]),
@@ -200,7 +200,7 @@ CALLS = {
 }
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     ranks=st.integers(2, 6),
     far=st.booleans(),

@@ -111,7 +111,7 @@ def test_damaged_forms_are_errors(form):
         unpacked(form, GOOD.start, GOOD.stop, np.dtype(np.uint32), np.dtype(np.float32))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     density=st.sampled_from([0.001, 0.05, 0.5]),
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4),
