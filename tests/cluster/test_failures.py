@@ -258,7 +258,7 @@ def test_a_policy_that_fails_on_the_scheduler_is_the_error(client, transport, re
     works(transport)
 
 
-def processes(client):
+def process_ids(client):
     """Process ids of the workers; one that an earlier test has ended may still be on its way out."""
     end = time.monotonic() + LIMIT
     while True:
@@ -272,7 +272,7 @@ def processes(client):
 
 def lost_worker(client, transport, phase, act):
     """Run into it; the processes go on afterwards."""
-    pids = processes(client)
+    pids = process_ids(client)
     place = 0 if phase == "schedule" else 1
     address = addresses(client, 2)[place]
     try:
