@@ -355,7 +355,6 @@ class Mesh:
 
     def _beat(self, now: float) -> None:
         for link in self._connected():
-            self._try(link, link.read)  # what is less than the link waits for has been heard all the same
             if now - link.heard > self.limits.silence:
                 self._lose(link, f"not heard of for {self.limits.silence:g} s")
             elif not link.pending:

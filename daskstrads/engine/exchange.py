@@ -74,7 +74,7 @@ def _told(entry: Any, alone: bool) -> str:
 
 def _announced(entry: Any, group: Any) -> Any:
     """What the others are told of a value that travels alone."""
-    return _pieces(entry, group.size)[1] if isinstance(entry, Scatter) else None
+    return _bounds(entry, entry.value, group.size) if isinstance(entry, Scatter) else None
 
 
 def _carry(entry: Any, announced: list[Any], group: Any) -> Any:
@@ -172,13 +172,18 @@ def _pieces(entry: Scatter, size: int) -> tuple[np.ndarray, tuple[int, ...]]:
     if isinstance(entry.value, Stream):
         raise TypeError("Scatter takes arrays; turn the Stream into an array with .dense() first")
     array = _array(entry.value, "Scatter")
+    return array, _bounds(entry, array, size)
+
+
+def _bounds(entry: Scatter, array: np.ndarray, size: int) -> tuple[int, ...]:
+    """Where to cut. ValueError when the array cannot be cut there."""
     if array.ndim == 0:
         raise ValueError("Scatter needs an array with an axis 0 to cut, got a scalar")
     if entry.bounds is None:
-        return array, tuple(len(array) * place // size for place in range(size + 1))
+        return tuple(len(array) * place // size for place in range(size + 1))
     bounds = tuple(int(offset) for offset in entry.bounds)
     if len(bounds) != size + 1 or bounds[0] != 0 or bounds[-1] != len(array) or sorted(bounds) != [*bounds]:
         raise ValueError(
             f"Scatter bounds must be {size + 1} ascending offsets from 0 to {len(array)}, got {list(bounds)}"
         )
-    return array, bounds
+    return bounds

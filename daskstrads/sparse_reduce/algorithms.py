@@ -180,7 +180,7 @@ def split(call: Call, value: Any, *, dense: bool = False) -> Total:
     if not isinstance(value, Stream):
         return _split_array(call, value, value.size)
     own, entries = reduce_stretch(call, value)
-    if dense and own.places is not None:
+    if dense:
         own = own._replace(places=None, value=_densified(own))
     stretches: list[Any] = [None] * call.size
     stretches[call.rank] = own
@@ -347,12 +347,10 @@ def _assembled(call: Call, stretches: list[Stretch]) -> Any:
     if call.own[0] != "Stream":
         return np.concatenate([each.value for each in stretches], dtype=dtype).reshape(shape)
     size = shape[0]
-    value = np.concatenate([each.value for each in stretches])
-    if all(each.places is None for each in stretches):
-        return adopt(size, None, value)
     if any(each.places is None for each in stretches):
         return adopt(size, None, np.concatenate([_densified(each) for each in stretches]))
     index = np.concatenate([each.places for each in stretches])  # type: ignore[arg-type]
+    value = np.concatenate([each.value for each in stretches])
     if dense_is_smaller(index.size, size, dtype):
         from .merge_kernels import to_dense
 

@@ -12,7 +12,17 @@ from typing import NamedTuple
 from .tree import fold
 from .wire import index_bytes
 
-__all__ = ["IN_ORDER", "Link", "Seen", "choose", "cost", "crowd", "union", "wants_compression"]
+__all__ = [
+    "IN_ORDER",
+    "Link",
+    "Seen",
+    "choose",
+    "cost",
+    "crowd",
+    "union",
+    "wants_compression",
+    "wants_turns",
+]
 
 IN_ORDER = ("recursive_doubling", "split")
 """Algorithms whose result, representation included, is the same: a program may take either."""
