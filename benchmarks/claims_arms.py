@@ -200,9 +200,12 @@ class Watch:
         self.last = time.perf_counter()
         self.plan: Any = None
         self.scheduled, self.updates, self.used = 0, 0, 0.0
+        self.ending = ""
 
     def __call__(self, round: int, plan: Any, reports: list[Any] | None) -> None:
         now = time.perf_counter()
+        if self.ending and plan is not None:  # one round later: by now every rank has pulled what is counted
+            raise StoppedError(self.ending)
         steps = self.outcome.steps
         if self.plan is not None:
             updated = self.plan.step in ("update", "share")
@@ -218,9 +221,9 @@ class Watch:
         self.plan = plan
         norms = self.counted.norms[0]
         if norms and not 0.5 * norms[-1][0] <= DIVERGED * self.outcome.problem.null * self.n:
-            raise StoppedError("diverged")
-        if self.used > self.seconds or (self.rounds is not None and self.updates >= self.rounds):
-            raise StoppedError("time")
+            self.ending = "diverged"
+        elif self.used > self.seconds or (self.rounds is not None and self.updates >= self.rounds):
+            self.ending = "time"
         self.last = time.perf_counter()
 
     @property
@@ -305,7 +308,8 @@ def _finish(outcome: Outcome, counted: Counted) -> None:
     outcome.sent = np.array([each[:rounds] for each in counted.sent])
     outcome.shards = [held(shard) for shard in counted.shards]
     if counted.traced:
-        length = min(map(len, counted.norms))
+        updates = sum(step.kind == "update" for step in outcome.steps)
+        length = min(updates, *map(len, counted.norms))
         norms = np.array([each[:length] for each in counted.norms]).reshape(len(counted.norms), length, 2)
         objective = 0.5 * norms[0, :, 0] + counted.program.penalty.lam * norms[:, :, 1].sum(axis=0)
         outcome.trace = objective / (outcome.problem.null * len(outcome.problem.y))

@@ -75,10 +75,7 @@ def test_an_arm_that_diverges_or_takes_too_long_ends(claims):
     X = rng.standard_normal((50, 1)) + 0.1 * rng.standard_normal((50, 40))
     y = X[:, 0] + 0.1 * rng.standard_normal(50)
     alike = claims.Problem("alike", X, y, 0.1 * np.abs(X.T @ y).max() / 50)
-    alone = claims.Arm(
-        update="parallel", rho=None, ranks=1
-    )  # of several, one may end before it has told its part
-    outcome = claims.fit(alike, alone, seconds=20.0, traced=True)
+    outcome = claims.fit(alike, claims.Arm(update="parallel", rho=None), seconds=20.0, traced=True)
     assert outcome.status == "diverged"
     assert outcome.trace[-1] > claims.DIVERGED
     assert not outcome.certified
