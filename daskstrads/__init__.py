@@ -11,6 +11,7 @@ _HOMES = {
     "ElasticNet": "algos.lasso",
     "Gather": "engine.program",
     "Lasso": "algos.lasso",
+    "MatrixFactorization": "algos.mf",
     "Program": "engine.program",
     "Report": "schedule",
     "Rotate": "engine.program",
@@ -30,6 +31,7 @@ __all__ = [
     "ElasticNet",
     "Gather",
     "Lasso",
+    "MatrixFactorization",
     "Program",
     "Report",
     "Rotate",
@@ -46,6 +48,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .algos.lasso import ElasticNet, Lasso
+    from .algos.mf import MatrixFactorization
     from .engine.program import Gather, Program, Rotate, Scatter, Sum
     from .engine.run import Run, launch, run
     from .partition.svmlight_dask import read_svmlight

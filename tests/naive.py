@@ -54,6 +54,43 @@ def dense_of_entries(entries, size, dtype):
     return dense
 
 
+def factorise(ratings, mean, rows, columns, weigh, sweeps, rows_first, features=None):
+    """Biased factors by exact least squares, side by side: rows [b, 1, x], columns [1, c, y]; nan: no rating.
+
+    `weigh(count)`: the weight of the penalty of a row or column with so many ratings. `features`: blocks of
+    features that are solved for one after the other, columns before rows; None: all at once.
+    """
+    rows, columns = rows.copy(), columns.copy()
+
+    def solve(ratings, mine, others, block, fixed):
+        free = [t for t in block if t != fixed]
+        rest = [t for t in range(mine.shape[1]) if t not in free]
+        for i, row in enumerate(ratings):
+            seen = ~np.isnan(row)
+            if free and seen.any():
+                F = others[seen][:, free]
+                target = row[seen] - mean - others[seen][:, rest] @ mine[i, rest]
+                mine[i, free] = np.linalg.solve(F.T @ F + weigh(seen.sum()) * np.eye(len(free)), F.T @ target)
+
+    for _ in range(sweeps):
+        for block in [range(rows.shape[1])] if features is None else features:
+            for side in (0, 1) if rows_first else (1, 0):
+                if side == 0:
+                    solve(ratings, rows, columns, block, 1)
+                else:
+                    solve(ratings.T, columns, rows, block, 0)
+    return rows, columns
+
+
+def factor_objective(ratings, mean, rows, columns, weigh):
+    """Sum of squares and penalty of biased factors as in `factorise`."""
+    error = ratings - mean - rows @ columns.T
+    counts = (~np.isnan(ratings)).sum(axis=1), (~np.isnan(ratings)).sum(axis=0)
+    penalty = sum(weigh(n) * (np.sum(x**2) - x[1] ** 2) for n, x in zip(counts[0], rows, strict=True))
+    penalty += sum(weigh(n) * (np.sum(y**2) - y[0] ** 2) for n, y in zip(counts[1], columns, strict=True))
+    return np.nansum(error**2) + penalty
+
+
 def bits(x):
     """What must be equal: dtype, shape and bytes, except that one NaN is as good as another."""
     x = np.array(x)

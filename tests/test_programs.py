@@ -22,12 +22,14 @@ import scipy.sparse as sp
 
 import daskstrads
 from daskstrads import DynamicPriority, Program, run
+from daskstrads.algos import mf_als, mf_ccd
+from daskstrads.algos.factors import Layout, RatingPart, Settings, height
 from daskstrads.algos.lasso_block import Piece, Rules, assembled
 from daskstrads.algos.lasso_columns import ColumnPart, LassoColumns
 from daskstrads.algos.lasso_rows import LassoRows, RowPart
 from daskstrads.algos.objective import Distance, Penalty
 from daskstrads.partition import Slab, split
-from daskstrads.schedule import Certified
+from daskstrads.schedule import Certified, Descent
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +253,56 @@ def package_lasso(axis, parallel=False, sparse=False, shape=None, pilot=False):
     )
 
 
+def package_factors(solver):
+    """The package's own factorisations, of two components and biases, as `MatrixFactorization.fit` builds
+    them.
+    """
+    A, _, _ = ratings()
+    rng, mean, sweeps = np.random.default_rng(12), float(np.nanmean(A)), 4
+    layout = Layout(2, True, 8)
+    settings = Settings(layout, 0.05, True, False, 0, 0.1, np.float64)
+    rows, columns = np.zeros((len(A), layout.width)), np.zeros((A.shape[1], layout.width))
+    columns[:, 1:4] = rng.standard_normal((len(columns), 3))
+    if solver == "ccd":
+        rows[:, [0, 2, 3]] = rng.standard_normal((len(rows), 3))
+    rows[:, 1], columns[:, 0] = 1.0, 1.0
+    rows.flags.writeable = False
+    matrix = sp.csr_array((A[~np.isnan(A)], np.nonzero(~np.isnan(A))), A.shape)
+    counts = np.diff(matrix.tocsc().indptr).astype(np.int64)
+
+    def weigh(count):
+        return 0.05 * count
+
+    def program():
+        if solver == "als":
+            stages = mf_als.sweep_stages(len(columns), 5)
+            return mf_als.AlternatingLeastSquares(Descent(stages, 1, sweeps, height, 0.0), settings, 5)
+        stages = mf_ccd.sweep_stages(layout.width)
+        return mf_ccd.CoordinateDescent(Descent(stages, 1, sweeps, height, 0.0), settings)
+
+    def parts(size):
+        return [
+            RatingPart(slab, counts, mean, rows[slab.start : slab.stop], columns, True)
+            for slab in split(matrix, size, 0)
+        ]
+
+    def model(states):
+        found = np.zeros(columns.shape)
+        for state in states:
+            found[state.ids] = state.columns
+        return np.concatenate([state.rows for state in states])[:, :4], found[:, :4]
+
+    return Case(
+        f"MatrixFactorization {solver}",
+        program,
+        parts,
+        ("rows", "ids", "columns"),
+        model,
+        lambda _: naive.factorise(A, mean, rows[:, :4], columns[:, :4], weigh, sweeps, solver == "als"),
+        objective=lambda x, y: naive.factor_objective(A, mean, x, y, weigh),
+    )
+
+
 PROGRAMS = [
     nnls(),
     lasso_toy(tall=True),
@@ -266,6 +318,8 @@ PROGRAMS = [
     package_lasso(1, sparse=True),
     package_lasso(0, parallel=True),
     package_lasso(1, parallel=True, sparse=True),
+    package_factors("als"),
+    package_factors("ccd"),
 ]
 
 

@@ -23,7 +23,7 @@ from .inputs import COLUMN_TAKEN, check_parameters, problem_of, start_coefficien
 from .lasso_block import Rules, assembled
 from .objective import Distance, Height, Penalty, gap_of
 from .problem import Problem, memory_plan
-from .progress import history_of
+from .progress import history_of, passes_told
 
 __all__ = ["ElasticNet", "Lasso"]
 
@@ -153,7 +153,9 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     def _fitted(self, problem: Problem, given: tuple) -> list:
         from .compile_kernels import compilation_announced
 
-        calls = Calls(self, problem, given)
+        X, y, weight = given
+        hooked = {"X": X, "y": y, "metadata": None if weight is None else {"sample_weight": weight}}
+        calls = Calls(self, problem.targets, hooked, lambda pieces: self._model_of(pieces, problem))
         starts = start_coefficients(self, problem.shape[1], problem.targets)
         with compilation_announced(bool(self.verbose)):
             fits = [self._fit_target(problem, k, starts[k], calls) for k in range(problem.targets)]
@@ -251,7 +253,8 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         policy = self._policy(p, block, penalty, rules.near, apart and rules.near)
         program = (LassoColumns if wide else LassoRows)(policy, penalty, rules)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        with calls.following(program) as follower:
+        told = passes_told(penalty, n)
+        with calls.following(program, told) as follower:
             done = run(program, parts, seed=seed, callback=follower, gather=False)
         pieces = collected(done.shards)
         coef, intercept = assembled(pieces, p)
@@ -259,8 +262,14 @@ class ElasticNet(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             raise ValueError("the fit overflowed: its coefficients are not finite; rescale X and y")
         gap, passes = gap_of(done.reports, penalty) / n, int(done.reports[0].terms["passes"])
         complaint = self._complaint(done.reports, penalty)
-        history = history_of([piece.passes for piece in pieces], penalty, n)
+        history = history_of([piece.passes for piece in pieces], told)
         return coef, intercept, gap, min(passes, self.max_iter), complaint, done.shards, history
+
+    def _model_of(self, pieces: Any, problem: Problem) -> dict[str, Any]:
+        """The attributes that the ranks' pieces make, for callbacks that look at the model of a pass."""
+        coef, intercept = assembled(pieces, problem.shape[1])
+        offset = intercept if self.fit_intercept else 0.0
+        return {"coef_": coef.astype(problem.dtype), "intercept_": np.dtype(problem.dtype).type(offset)}
 
     @staticmethod
     def _exact_block(axis: int, shape: tuple[int, int], entries: int) -> int:

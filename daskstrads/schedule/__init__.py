@@ -1,6 +1,7 @@
 """Policies that say which variables to update next, and the dependency check."""
 
 from .dependency import independent
+from .descent import Descent
 from .policy import (
     Certified,
     DynamicPriority,
@@ -16,6 +17,7 @@ from .priority import Recency, strongest
 
 __all__ = [
     "Certified",
+    "Descent",
     "DynamicPriority",
     "Plan",
     "Policy",

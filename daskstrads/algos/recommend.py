@@ -1,0 +1,58 @@
+"""The best items of each user: scores by blocks of users, a block a thread."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+__all__ = ["ragged", "top"]
+
+_BLOCK = 1 << 21  # scores of a block of users
+
+
+def top(
+    queries: np.ndarray, factors: np.ndarray, offsets: np.ndarray, count: int, starts: np.ndarray,
+    excluded: np.ndarray, threads: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Places and scores of the `count` largest q . y_j + offset_j for every query, and how many there are.
+
+    `queries` (n, k), `factors` (m, k), `offsets` (m,); query i leaves out the places
+    `excluded[starts[i]:starts[i + 1]]`. A block's product is one BLAS call in one thread, so scores do not
+    depend on how many threads there are.
+    """
+    from . import topn_kernels as kernels
+
+    n, m = len(queries), len(factors)
+    count = min(count, m)
+    found = np.zeros((n, count), np.int64)  # what is not found is a place all the same
+    values = np.empty((n, count), factors.dtype)
+    lengths = np.zeros(n, np.int64)
+    rows = max(1, min(256, _BLOCK // max(1, m)))
+    columns = factors.T
+
+    def answer(first: int) -> None:
+        block = slice(first, first + rows)
+        scores = queries[block] @ columns
+        scores += offsets
+        ends = starts[first : first + len(scores) + 1]
+        kernels.best(scores, ends, excluded, count, found[block], values[block], lengths[block])
+
+    if count:
+        # BLAS threads of its own would only get in the way of these.
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(answer, range(0, n, rows)):
+                pass
+    return found, values, lengths
+
+
+def ragged(found: np.ndarray, values: np.ndarray, lengths: np.ndarray) -> tuple[Any, Any]:
+    """2-D arrays where all rows have as many answers, else lists of arrays: never padding."""
+    if len(lengths) and (lengths == lengths[0]).all():
+        return found[:, : lengths[0]], values[:, : lengths[0]]
+    return (
+        [row[:length] for row, length in zip(found, lengths, strict=True)],
+        [row[:length] for row, length in zip(values, lengths, strict=True)],
+    )
