@@ -255,8 +255,6 @@ def solve_positive(offsets, indices, residual, rows, columns, weight, hold, froz
         start, stop = offsets[i], offsets[i + 1]
         if start == stop:
             continue
-        for t in range(rows.shape[1]):
-            rows[i, t] = max(rows[i, t], 0) if t >= first else rows[i, t]
         still = hold[i] if len(hold) else rows.dtype.type(0)
         for _ in range(sweeps):
             moved = rows.dtype.type(0)

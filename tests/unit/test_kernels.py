@@ -1,4 +1,4 @@
-"""Every kernel of algos/ against numpy; the file also runs itself with NUMBA_DISABLE_JIT=1."""
+"""Every kernel of the elastic net against numpy; the file also runs itself with NUMBA_DISABLE_JIT=1."""
 
 import os
 import subprocess
@@ -490,7 +490,9 @@ def test_inspect_counts_the_active_and_bounds_the_block(lam, beta, positive):
 
 @pytest.mark.skipif(INTERPRETED, reason="this is that run")
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("name", ["test_kernels.py", "test_stream.py", "test_svmlight_kernels.py"])
+@pytest.mark.parametrize(
+    "name", ["test_kernels.py", "test_stream.py", "test_svmlight_kernels.py", "test_factor_kernels.py"]
+)
 def test_the_suite_without_jit(name):
     if not (HERE / name).exists():
         pytest.skip(f"no {name}")

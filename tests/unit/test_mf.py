@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.pipeline import make_pipeline
@@ -344,29 +342,6 @@ def test_recommend_is_the_best_of_what_is_predicted():
     one, its_scores = model.recommend(7, n=6, exclude=X)
     np.testing.assert_array_equal(one, found[0])
     np.testing.assert_array_equal(its_scores, scores[0])
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_the_best_of_any_scores(data):
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    n, m, count = (data.draw(st.integers(1, high)) for high in (4, 300, 40))
-    from daskstrads.algos import topn_kernels
-
-    scores = rng.integers(0, data.draw(st.integers(1, 50)), (n, m)).astype(np.float32)  # many ties
-    excluded = [rng.choice(m, rng.integers(0, m + 1), replace=False) for _ in range(n)]
-    starts = np.concatenate([[0], np.cumsum([len(each) for each in excluded])])
-    count = min(count, m)
-    found, values = np.full((n, count), -7), np.zeros((n, count), np.float32)
-    lengths = np.zeros(n, np.int64)
-    given_scores = scores.copy()
-    topn_kernels.best(scores, starts, np.concatenate(excluded), count, found, values, lengths)
-    for row, out, ids, best, length in zip(given_scores, excluded, found, values, lengths, strict=True):
-        left = np.setdiff1d(np.arange(m), out)
-        wanted = left[np.lexsort((left, -row[left]))][:count]
-        assert length == len(wanted)
-        np.testing.assert_array_equal(ids[:length], wanted)
-        np.testing.assert_array_equal(best[:length], row[wanted])
 
 
 def test_no_padding_and_nothing_that_is_excluded():
