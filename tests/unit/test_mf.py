@@ -693,3 +693,14 @@ def test_the_memory_plan():
 
 def test_it_is_on_the_front_page():
     assert daskstrads.MatrixFactorization is MatrixFactorization
+
+
+@pytest.mark.parametrize(("solver", "times"), [("als", 7), ("ccd", 6)])
+def test_the_bytes_are_those_of_the_page(solver, times):
+    X = ratings(items=48)
+    width = 16  # three components, two for biases, padding
+    for size in 2, 4:
+        sent = fitted(X, solver=solver, n_shards=size).history_["bytes"]
+        wanted = times * (size - 1) / size * 4 * width * 48
+        steps = 4 * 4 * (size - 1) / size * 48 if solver == "als" else 0  # and the lengths of the steps
+        np.testing.assert_allclose(sent, wanted + steps, rtol=1e-6)
