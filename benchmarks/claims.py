@@ -1,4 +1,4 @@
-"""The seed's claims about Lasso, measured inside one engine: docs/claims.md and its pictures.
+"""The seed's claims, about Lasso and matrix factorisation, measured inside one engine: docs/claims.md and its pictures.
 
     env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/claims.py [--quick] [--only 1,3]
 
@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import claims_factors
 import claims_memory
 import claims_parallel
 import claims_priority
@@ -37,6 +38,7 @@ SECTIONS = {
     "4": claims_scaling.scaling,
     "5": claims_memory.memory,
     "6": claims_sums.sums,
+    "7": claims_factors.factors,
 }
 
 
@@ -124,7 +126,7 @@ def opening(context: Context, missing: list[str], busy: str) -> str:
     page = Page("")
     page.say(
         "Written by `python benchmarks/claims.py`, every figure and every sentence about one; edit that, "
-        "not this. All arms are `Lasso` of this package on threads, the same kernels, without an "
+        "not this. All arms of sections 1 to 5 are `Lasso` of this package on threads, the same kernels, without an "
         "intercept, in float64. P(0) is the objective at zero, J the number of columns. Counts do not "
         f"depend on the machine; arms that end at a time limit do. Two busy threads got {busy} cores of "
         "this machine."
@@ -139,12 +141,12 @@ def opening(context: Context, missing: list[str], busy: str) -> str:
     )
     for remark in missing:
         page.say(f"{remark}.")
-    return "\n\n".join(["# The seed's claims about Lasso, measured", *page.parts])
+    return "\n\n".join(["# The seed's claims, measured", *page.parts])
 
 
 def certificates(counts: dict[str, tuple[int, int]]) -> Page:
     """Whether every arm that converged has the optimum."""
-    page = Page("7. The objective reached")
+    page = Page("8. The objective reached")
     page.say(
         "Every arm that says it converged is checked by `benchmarks/certificate.py`, which shares no code "
         "with the solver: the gap between its objective and a dual point, over P(0)."

@@ -266,7 +266,6 @@ def package_factors(solver):
     if solver == "ccd":
         rows[:, [0, 2, 3]] = rng.standard_normal((len(rows), 3))
     rows[:, 1], columns[:, 0] = 1.0, 1.0
-    rows.flags.writeable = False
     matrix = sp.csr_array((A[~np.isnan(A)], np.nonzero(~np.isnan(A))), A.shape)
     counts = np.diff(matrix.tocsc().indptr).astype(np.int64)
 
@@ -282,7 +281,7 @@ def package_factors(solver):
 
     def parts(size):
         return [
-            RatingPart(slab, counts, mean, rows[slab.start : slab.stop], columns, True)
+            RatingPart(slab, counts, mean, rows[slab.start : slab.stop], columns)
             for slab in split(matrix, size, 0)
         ]
 

@@ -75,8 +75,9 @@ class Settings(NamedTuple):
 class RatingPart(NamedTuple):
     """A rank's ratings: a slab of whole rows, and what concerns all ranks: ratings a column, their mean.
 
-    `rows` (rows, width): where this rank's factors go, None: an array of its own; `columns` (columns,
-    width): all start factors, or None. `warm`: start from what these hold.
+    `rows` (rows, width) and `columns` (columns, width): what to start from, this rank's rows and all
+    columns; None: drawn (zeros of rows only, where the program wants no more). `out`: where this rank's
+    factors go, None: an array of its own.
     """
 
     slab: Slab
@@ -84,7 +85,7 @@ class RatingPart(NamedTuple):
     mean: float
     rows: np.ndarray | None = None
     columns: np.ndarray | None = None
-    warm: bool = False
+    out: np.ndarray | None = None
 
 
 class RatingPiece(NamedTuple):
@@ -175,14 +176,14 @@ def made(part: RatingPart, rank: int, size: int, settings: Settings, *, cold_row
         if settings.weighted
         else (lambda count: settings.reg * (count > 0))
     )
-    rows = part.rows if part.rows is not None else np.zeros((len(rated), layout.width), dtype)
-    if not rows.flags.writeable:
-        rows = rows.copy()
+    rows = np.zeros((len(rated), layout.width), dtype) if part.out is None else part.out
     columns = np.zeros((len(counts), layout.width), dtype)
     last = layout.first + layout.components
-    if part.warm:
-        assert part.columns is not None
+    warm = part.columns is not None
+    if part.columns is not None:
         columns[:] = part.columns[order]
+        if part.rows is not None:
+            rows[:] = part.rows
     else:
         drawn = columns[:, layout.first : last]
         kernels.draw(2 * settings.seed, order, settings.scale, settings.positive, drawn)
@@ -195,7 +196,7 @@ def made(part: RatingPart, rank: int, size: int, settings: Settings, *, cold_row
     if layout.biases:
         rows[:, layout.row_frozen] = 1.0
         columns[:, layout.column_frozen] = 1.0
-    if part.warm or cold_rows:
+    if warm or cold_rows:
         kernels.subtract(offsets, indices, rows, columns, residual)
     return Factors(
         rank, size, part.slab.start, offsets, indices, residual, rows, weigh(rated).astype(dtype), order,

@@ -159,9 +159,9 @@ class MatrixFactorization(
         users_first = problem.axis == 0
         n_rows, n_columns = problem.shape if users_first else problem.shape[::-1]
         mean = problem.mean if self._centred() else 0.0
-        rows, columns, warm = self._start(problem, layout, users_first)
-        if rows is None and not on_cluster():
-            rows = np.zeros((n_rows, layout.width), self.dtype)  # the ranks write theirs into it
+        start = self._start(problem, layout, users_first)
+        # In one process the ranks write their rows where the model will have them.
+        out = None if on_cluster() else start[0] if start else np.zeros((n_rows, layout.width), self.dtype)
         solver = self._solver()
         if solver == "als":
             tile = mf_als.tile_length(layout.width, layout.itemsize)
@@ -172,11 +172,11 @@ class MatrixFactorization(
         told = sweeps_told(problem.entries)
         calls = Calls(self, 1, {"X": given, "y": None, "metadata": None})
         with compilation_announced(bool(self.verbose)), calls.following(program, told) as follower:
-            parts = problem.parts(mean, rows, columns, warm)
+            parts = problem.parts(mean, start, out)
             done = run(program, parts, callback=follower, gather=False)
         pieces = collected(done.shards)
         objective = height(done.reports)
-        rows, columns = _assembled(pieces, rows, (n_rows, n_columns), layout.width)
+        rows, columns = _assembled(pieces, out, n_columns, layout.width)
         if not np.isfinite(objective) or not np.isfinite(columns).all():
             raise ValueError(
                 "the fit overflowed: its factors are not finite; rescale the ratings or raise reg"
@@ -331,10 +331,10 @@ class MatrixFactorization(
             scale, np.dtype(self.dtype).type,
         )  # fmt: skip
 
-    def _start(self, problem: Problem, layout: Layout, users_first: bool) -> tuple[Any, Any, bool]:
+    def _start(self, problem: Problem, layout: Layout, users_first: bool) -> Any:
         """Rows and columns that a fit starts from with `warm_start`; else None."""
         if not (self.warm_start and hasattr(self, "components_")):
-            return None, None, False
+            return None
         same = self.user_factors_.shape == (problem.shape[0], layout.components) and (
             np.array_equal(self.user_ids_, problem.user_ids)
             and np.array_equal(self.item_ids_, problem.item_ids)
@@ -346,7 +346,7 @@ class MatrixFactorization(
             )
         users = padded(layout, self.user_factors_, self.user_bias_, self.dtype, row=users_first)
         items = padded(layout, self.components_.T, self.item_bias_, self.dtype, row=not users_first)
-        return (users, items, True) if users_first else (items, users, True)
+        return (users, items) if users_first else (items, users)
 
 
 def _bias(layout: Layout, factors: np.ndarray, rows: bool) -> np.ndarray:
@@ -355,16 +355,13 @@ def _bias(layout: Layout, factors: np.ndarray, rows: bool) -> np.ndarray:
 
 
 def _assembled(
-    pieces: list[RatingPiece], rows: np.ndarray | None, lengths: tuple[int, int], width: int
+    pieces: list[RatingPiece], out: np.ndarray | None, n_columns: int, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All rows' and columns' padded factors, from the ranks' pieces; `rows` where the ranks wrote them."""
-    dtype = pieces[0].columns.dtype
-    columns = np.zeros((lengths[1], width), dtype)
+    """All rows' and columns' padded factors, from the ranks' pieces; rows are in `out` where there is one."""
+    columns = np.zeros((n_columns, width), pieces[0].columns.dtype)
     for piece in pieces:
         columns[piece.ids] = piece.columns
-    if rows is None or not all(np.shares_memory(piece.rows, rows) for piece in pieces if piece.rows.size):
-        rows = np.concatenate([piece.rows for piece in pieces])
-    return rows, columns
+    return np.concatenate([piece.rows for piece in pieces]) if out is None else out, columns
 
 
 def _check_curved(problem: Problem, settings: Settings) -> None:

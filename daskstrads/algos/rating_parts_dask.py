@@ -15,9 +15,9 @@ from .factors import RatingPart
 from .ratings import Triples, matrix_of, places, to_csr, triples_of, unique_ids
 
 
-def rank_part(slab: Slab, counts: np.ndarray, mean: float, rows: Any, columns: Any, warm: bool) -> RatingPart:
+def rank_part(slab: Slab, counts: np.ndarray, mean: float, rows: Any, columns: Any) -> RatingPart:
     """A rank's part, made where its slab is."""
-    return RatingPart(slab, counts, mean, rows, columns, warm)
+    return RatingPart(slab, counts, mean, rows, columns)
 
 
 def rating_block(block: Any) -> sp.csr_array:

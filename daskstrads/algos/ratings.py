@@ -41,8 +41,8 @@ class Triples(NamedTuple):
 class Problem(NamedTuple):
     """What is to be factorised: users x items, ratings, their mean and spread, who the users and items are.
 
-    `axis`: 0 where ranks own users, 1 where they own items (the side with more of them). `parts(mean, rows,
-    columns, warm)`: one part a rank, see `RatingPart`; `rows` and `columns` of all ranks, or None.
+    `axis`: 0 where ranks own users, 1 where they own items (the side with more of them). `parts(mean,
+    start, out)`: one part a rank, see `RatingPart`; `start`: all rows and columns, or None.
     """
 
     shape: tuple[int, int]
@@ -54,7 +54,7 @@ class Problem(NamedTuple):
     item_ids: np.ndarray
     user_counts: np.ndarray
     item_counts: np.ndarray
-    parts: Callable[[float, Any, Any, bool], list[Any]]
+    parts: Callable[[float, Any, Any], list[Any]]
 
 
 def triples_of(given: Any, names: Names, *, rated: bool = True) -> Triples:
@@ -256,13 +256,15 @@ def problem_of(model: Any, ratings: Any) -> Problem:
     spread = float(matrix.data.std(dtype=np.float64))
     counts = (user_counts, item_counts)[1 - axis]
 
-    def parts(offset: float, rows: Any, columns: Any, warm: bool) -> list[RatingPart]:
+    def parts(offset: float, start: Any, out: Any) -> list[RatingPart]:
+        rows, columns = start or (None, None)
         return [
             RatingPart(
-                slab, counts, offset, None if rows is None else rows[slab.start : slab.stop], columns, warm
+                slab, counts, offset, None if rows is None else rows[slab.start : slab.stop], columns,
+                None if out is None else out[slab.start : slab.stop],
             )
             for slab in split(matrix, size, axis)
-        ]
+        ]  # fmt: skip
 
     return Problem(
         matrix.shape, axis, matrix.nnz, mean, spread, user_ids, item_ids, user_counts, item_counts, parts

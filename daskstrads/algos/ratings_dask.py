@@ -60,17 +60,15 @@ def problem_of(model: Any, X: Any) -> Problem:
             future.result()  # raises
     other = counts[1 - axis]
 
-    def parts(offset: float, rows: Any, columns: Any, warm: bool) -> list[Any]:
+    def parts(offset: float, start: Any, out: Any) -> list[Any]:
+        rows, columns = start or (None, None)
         return [
             Deferred(
                 tasks.rank_part,
-                (
-                    future, other, offset, None if rows is None else rows[start:stop],
-                    columns if warm else None, warm,
-                ),
+                (future, other, offset, None if rows is None else rows[first:stop], columns),
             )
-            for future, (start, stop) in zip(held, pairwise(bounds.tolist()), strict=True)
-        ]  # fmt: skip
+            for future, (first, stop) in zip(held, pairwise(bounds.tolist()), strict=True)
+        ]
 
     users, items = counts
     return Problem(shape, axis, entries, mean, spread, user_ids, item_ids, users, items, parts)

@@ -130,6 +130,16 @@ def test_shards_stay_on_the_workers(client):
     np.testing.assert_array_equal(np.sort(np.concatenate([piece.ids for piece in pieces])), np.arange(40))
 
 
+@pytest.mark.parametrize("solver", ["als", "ccd"])
+def test_a_warm_start_has_the_bits_of_threads(client, solver):
+    X = ratings()
+    options = OPTIONS | {"solver": solver, "n_shards": 2, "warm_start": True}
+    wanted = MatrixFactorization(**options).fit(X).fit(X)
+    with client.as_current():
+        once = MatrixFactorization(**options).fit(blocks(X, (30, 60)))
+        same(once.fit(blocks(X, (30, 60))), wanted)
+
+
 def test_what_a_cluster_model_answers(client):
     X = ratings()
     lazy = blocks(X, (30, 60))
