@@ -1,4 +1,4 @@
-"""The seed's claims, about Lasso and matrix factorisation, measured inside one engine: docs/claims.md and its pictures.
+"""The seed's claims, about Lasso and factorisation, measured inside one engine: docs/claims.md and pictures.
 
     env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/claims.py [--quick] [--only 1,3]
 
@@ -126,10 +126,10 @@ def opening(context: Context, missing: list[str], busy: str) -> str:
     page = Page("")
     page.say(
         "Written by `python benchmarks/claims.py`, every figure and every sentence about one; edit that, "
-        "not this. All arms of sections 1 to 5 are `Lasso` of this package on threads, the same kernels, without an "
-        "intercept, in float64. P(0) is the objective at zero, J the number of columns. Counts do not "
-        f"depend on the machine; arms that end at a time limit do. Two busy threads got {busy} cores of "
-        "this machine."
+        "not this. All arms of sections 1 to 5 are `Lasso` of this package on threads, the same kernels, "
+        "without an intercept, in float64. P(0) is the objective at zero, J the number of columns. Counts "
+        f"do not depend on the machine; arms that end at a time limit do. Two busy threads got {busy} cores "
+        "of this machine."
     )
     page.table(
         ["problem", "rows x columns", "stored entries", "lam_max / alpha", "split by"],

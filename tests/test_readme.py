@@ -25,6 +25,19 @@ def test_user_program_of_the_readme_is_the_example():
     assert example in [block.strip() for block in blocks("python")]
 
 
+def test_recommender_block_of_the_readme_runs():
+    import numpy as np
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(0)
+    ratings = sp.random_array((40, 30), density=0.3, format="csr", rng=rng)
+    names = {"ratings": ratings, "users": [0, 5]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 100 components for 360 ratings
+        exec(blocks("python")[1], names)
+    assert len(names["ids"]) == len(names["scores"]) == 2
+
+
 def test_first_python_block_of_the_readme_runs():
     from sklearn.datasets import make_regression
 
@@ -35,7 +48,7 @@ def test_first_python_block_of_the_readme_runs():
 
 
 def test_cluster_block_of_the_readme_runs(tmp_path):
-    (tmp_path / "cluster.py").write_text(blocks("python")[1])
+    (tmp_path / "cluster.py").write_text(blocks("python")[2])
     done = subprocess.run(
         [sys.executable, "cluster.py"],
         cwd=tmp_path,

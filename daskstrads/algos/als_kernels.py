@@ -18,7 +18,8 @@ ONE, TWO, THREE, FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 
 
 # Indices are unsigned: to check whether one counts from the end costs a third. Four ratings at a time: a
-# feature of the direction is loaded once for all four.
+# feature of the direction is loaded once for all four. Sums of different columns are loops of their own, as
+# one loop over four would first have to check that they are different.
 @njit(nogil=True, cache=True, fastmath=FAST)
 def solve_rows(offsets, indices, residual, rows, columns, weight, hold, frozen, steps):
     """`steps` steps of conjugate gradients for every row; its factors and residuals are written.
@@ -131,9 +132,9 @@ def tile_slope(offsets, cursor, indices, residual, rows, first, stop, out):
             j0, j1 = np.uint64(indices[z] - first), np.uint64(indices[z + ONE] - first)
             e0, e1 = residual[z], residual[z + ONE]
             for t in range(width):
-                x = rows[i, t]
-                out[j0, t] += e0 * x
-                out[j1, t] += e1 * x
+                out[j0, t] += e0 * rows[i, t]
+            for t in range(width):
+                out[j1, t] += e1 * rows[i, t]
             z += TWO
         if z < end and indices[z] < stop:
             j0, e0 = np.uint64(indices[z] - first), residual[z]
@@ -154,23 +155,32 @@ def tile_images(offsets, cursor, indices, residual, rows, first, stop, direction
     o = np.uint64(0)
     for i in range(np.uint64(rows.shape[0])):
         z, end = np.uint64(cursor[i]), np.uint64(offsets[i + ONE])
-        while z + ONE < end and indices[z + ONE] < stop:
+        while z + THREE < end and indices[z + THREE] < stop:
             j0, j1 = np.uint64(indices[z] - first), np.uint64(indices[z + ONE] - first)
-            d0, d1 = zero, zero
+            j2, j3 = np.uint64(indices[z + TWO] - first), np.uint64(indices[z + THREE] - first)
+            d0, d1, d2, d3 = zero, zero, zero, zero
             for t in range(width):
                 x = rows[i, t]
                 d0 += x * direction[j0, t]
                 d1 += x * direction[j1, t]
+                d2 += x * direction[j2, t]
+                d3 += x * direction[j3, t]
             for t in range(width):
-                x = rows[i, t]
-                out[j0, t] += d0 * x
-                out[j1, t] += d1 * x
+                out[j0, t] += d0 * rows[i, t]
+            for t in range(width):
+                out[j1, t] += d1 * rows[i, t]
+            for t in range(width):
+                out[j2, t] += d2 * rows[i, t]
+            for t in range(width):
+                out[j3, t] += d3 * rows[i, t]
             residual[z] -= step[j0] * products[o]
             residual[z + ONE] -= step[j1] * products[o + ONE]
-            products[o], products[o + ONE] = d0, d1
-            z += TWO
-            o += TWO
-        if z < end and indices[z] < stop:
+            residual[z + TWO] -= step[j2] * products[o + TWO]
+            residual[z + THREE] -= step[j3] * products[o + THREE]
+            products[o], products[o + ONE], products[o + TWO], products[o + THREE] = d0, d1, d2, d3
+            z += FOUR
+            o += FOUR
+        while z < end and indices[z] < stop:
             j0 = np.uint64(indices[z] - first)
             d0 = zero
             for t in range(width):
@@ -179,6 +189,7 @@ def tile_images(offsets, cursor, indices, residual, rows, first, stop, direction
                 out[j0, t] += d0 * rows[i, t]
             residual[z] -= step[j0] * products[o]
             products[o] = d0
+            z += ONE
             o += ONE
 
 

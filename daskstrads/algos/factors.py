@@ -20,7 +20,7 @@ __all__ = [
     "split_axis_of", "sweeps_told", "warm",
 ]  # fmt: skip
 
-_LANES = 64  # bytes: factors are padded to whole vectors of the widest CPUs
+_PADDED = 4  # numbers: coordinate descent takes as many at a time
 
 
 class Layout(NamedTuple):
@@ -42,8 +42,7 @@ class Layout(NamedTuple):
     @property
     def width(self) -> int:
         """Numbers a row."""
-        lanes = _LANES // self.itemsize
-        return -(-(self.first + self.components) // lanes) * lanes
+        return -(-(self.first + self.components) // _PADDED) * _PADDED
 
     @property
     def row_frozen(self) -> int:

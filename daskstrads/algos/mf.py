@@ -231,6 +231,8 @@ class MatrixFactorization(
         assert ratings is not None
         new_users, new_items = np.unique(users), np.unique(items)
         self._grow(new_users, new_items, X.shape if sp.issparse(X) else (None, None))
+        if not len(ratings):
+            return self
         at_user, at_item = places(new_users, self.user_ids_), places(new_items, self.item_ids_)
         matrix = to_csr(
             np.searchsorted(new_users, users), np.searchsorted(new_items, items), ratings,

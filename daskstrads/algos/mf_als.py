@@ -15,14 +15,13 @@ from .progress import Follower
 __all__ = ["AlternatingLeastSquares", "sweep_stages", "tile_length"]
 
 STEPS = 3  # of conjugate gradients, from the last factors
-_TILE = (
-    1 << 22
-)  # bytes of the directions and sums of a tile: about a core's cache; smaller ones cost more rounds
+_TILE = 3 << 19  # bytes of the directions and sums of a tile, to stay in a core's cache
+_FEWEST = 256  # columns of one: of fewer, too few share a row whose factors have to be fetched again
 
 
 def tile_length(width: int, itemsize: int) -> int:
     """Columns of a tile; a function of the problem alone."""
-    return max(16, _TILE // (2 * itemsize * width))
+    return max(_FEWEST, _TILE // (2 * itemsize * width))
 
 
 def sweep_stages(columns: int, tile: int) -> int:

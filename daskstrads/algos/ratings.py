@@ -111,9 +111,14 @@ def ids_of(given: Any, what: str) -> np.ndarray:
         raise ValueError(f"{what} ids must be 1-D, got {ids.ndim} dimensions")
     missing: Any = None
     if ids.dtype.kind == "O":
-        missing = np.array([each is None or each != each for each in ids.tolist()], bool)
-        if not missing.any() and all(isinstance(each, str) for each in ids.tolist()):
-            ids = ids.astype(np.str_)
+        values, pandas = ids.tolist(), sys.modules.get("pandas")
+        if pandas is not None:  # pandas.NA cannot be compared with anything
+            missing = pandas.isna(ids)
+        else:
+            missing = np.array([each is None or each != each for each in values], bool)
+        for kind, dtype in (str, np.str_), (int, np.int64):
+            if not missing.any() and all(isinstance(each, kind) for each in values):
+                ids = ids.astype(dtype)
     elif ids.dtype.kind in "fmM":
         missing = np.isnan(ids) if ids.dtype.kind == "f" else np.isnat(ids)
     if missing is not None and missing.any():

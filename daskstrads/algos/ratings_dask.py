@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 from typing import Any
 
@@ -197,8 +198,11 @@ def transformed(model: Any, X: Any) -> Any:
     if X.numblocks[1] > 1:
         X = X.map_blocks(scipy_block, dtype=X.dtype, meta=X._meta).rechunk({1: X.shape[1]})
     k, dtype = model._n_features_out, model.user_factors_.dtype
+    lean = copy.copy(model)  # new users need nothing of those it knows
+    for name in "user_factors_", "user_bias_", "user_ids_", "user_counts_":
+        setattr(lean, name, getattr(model, name)[:0])
     return X.map_blocks(
-        _transformed_block, model, dtype=dtype, chunks=(X.chunks[0], (k,)), meta=np.empty((0, 0), dtype)
+        _transformed_block, lean, dtype=dtype, chunks=(X.chunks[0], (k,)), meta=np.empty((0, 0), dtype)
     )
 
 
