@@ -30,6 +30,7 @@ from problems import real_folder
 from ratings import Ratings, load_ratings
 from rss import Watch
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 from timing import cores, paired, ratio
 
 from daskstrads import MatrixFactorization
@@ -243,7 +244,8 @@ def cluster(effort: Effort) -> None:
             ]
         )
         X = client.persist(X)
-        wait(X)
+        with client.as_current():
+            wait(X)
 
         def there() -> MatrixFactorization:
             with client.as_current():
@@ -287,9 +289,10 @@ def recommend(effort: Effort) -> None:
         "ours": lambda: fitted.recommend(users, 10),
         "peer": lambda: peer.recommend(users, nothing, N=10, filter_already_liked_items=False),
     }
-    for call in calls.values():
-        call()
-    samples = paired(calls, max(5, effort.repeats), keep=lambda answer: answer[0])
+    with threadpool_limits(1, user_api="blas"):  # as implicit recommends; daskstrads does so itself
+        for call in calls.values():
+            call()
+        samples = paired(calls, max(5, effort.repeats), keep=lambda answer: answer[0])
     agree = np.mean(samples["ours"][0].kept == samples["peer"][0].kept)
     over = ratio(samples["ours"], samples["peer"])
     print(
