@@ -118,11 +118,15 @@ class Answers:
         at = places(ids, self.user_ids_)
         starts, excluded = self._excluded(ids, at, exclude)
         offsets = (self.item_bias_ + self.mean_).astype(self.item_bias_.dtype)
+        barred = np.empty(0, np.int64)
         if exclude_items is not None:
-            offsets[places(np.atleast_1d(exclude_items), self.item_ids_)[None, :].ravel()] = -np.inf
+            barred = places(np.atleast_1d(exclude_items), self.item_ids_)
+            barred = barred[barred >= 0]
         queries = self.user_factors_[at]
         queries[at < 0] = 0.0
-        found, values, lengths = top(queries, self.components_.T, offsets, n, starts, excluded, cpu_count())
+        found, values, lengths = top(
+            queries, self.components_.T, offsets, n, barred, starts, excluded, cpu_count()
+        )
         values = values + np.where(at >= 0, self.user_bias_[at], 0.0).astype(values.dtype)[:, None]
         found, values = ragged(self.item_ids_[found], values, lengths)
         return (found[0], values[0]) if single else (found, values)
@@ -150,8 +154,10 @@ class Answers:
         unit = np.divide(
             factors, lengths[:, None], out=np.zeros(factors.shape, factors.dtype), where=lengths[:, None] > 0
         )
-        offsets = np.where(lengths > 0, 0.0, -np.inf).astype(factors.dtype)
-        found, values, counts = top(unit[at], unit, offsets, n, np.arange(len(at) + 1), at, cpu_count())
+        nowhere = np.flatnonzero(lengths == 0)
+        found, values, counts = top(
+            unit[at], unit, np.zeros(len(unit)), n, nowhere, np.arange(len(at) + 1), at, cpu_count()
+        )
         counts[lengths[at] == 0] = 0
         found, values = ragged(known[found], values, counts)
         return (found[0], values[0]) if single else (found, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,16 +11,17 @@ from threadpoolctl import threadpool_limits
 
 __all__ = ["ragged", "top"]
 
-_BLOCK = 1 << 21  # scores of a block of users
+_ROWS = 256  # queries of a block
+_BLOCK = 1 << 23  # scores of one at most
 
 
 def top(
-    queries: np.ndarray, factors: np.ndarray, offsets: np.ndarray, count: int, starts: np.ndarray,
-    excluded: np.ndarray, threads: int,
+    queries: np.ndarray, factors: np.ndarray, offsets: np.ndarray, count: int, barred: np.ndarray,
+    starts: np.ndarray, excluded: np.ndarray, threads: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Places and scores of the `count` largest q . y_j + offset_j for every query, and how many there are.
 
-    `queries` (n, k), `factors` (m, k), `offsets` (m,); query i leaves out the places
+    `queries` (n, k), `factors` (m, k), `offsets` (m,). All leave out the places `barred`, query i the places
     `excluded[starts[i]:starts[i + 1]]`. A block's product is one BLAS call in one thread, so scores do not
     depend on how many threads there are.
     """
@@ -30,15 +32,20 @@ def top(
     found = np.zeros((n, count), np.int64)  # what is not found is a place all the same
     values = np.empty((n, count), factors.dtype)
     lengths = np.zeros(n, np.int64)
-    rows = max(1, min(256, _BLOCK // max(1, m)))
-    columns = factors.T
+    rows = max(1, min(_ROWS, _BLOCK // max(1, m)))
+    # The offsets as one more feature: a pass over the scores less.
+    left = np.column_stack([queries, np.ones(n, queries.dtype)])
+    right = np.column_stack([factors, offsets.astype(factors.dtype, copy=False)]).T
+    own = threading.local()
 
     def answer(first: int) -> None:
+        if not hasattr(own, "scores"):
+            own.scores = np.empty((rows, m), factors.dtype)
         block = slice(first, first + rows)
-        scores = queries[block] @ columns
-        scores += offsets
+        scores = own.scores[: len(left[block])]
+        np.matmul(left[block], right, out=scores)
         ends = starts[first : first + len(scores) + 1]
-        kernels.best(scores, ends, excluded, count, found[block], values[block], lengths[block])
+        kernels.best(scores, barred, ends, excluded, count, found[block], values[block], lengths[block])
 
     if count:
         # BLAS threads of its own would only get in the way of these.

@@ -32,30 +32,33 @@ def _sift(scores, places, size):
         at = child
 
 
-@njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
-def _highest(row, start, stop):
-    top = row[start]
-    for z in range(start, stop):
-        top = max(top, row[z])
-    return top
+@njit(nogil=True, cache=True)
+def _above(part, limit):
+    """How many scores are above the limit: counting is done by whole vectors, finding the largest is not."""
+    count = np.int32(0)
+    for z in range(len(part)):
+        count += np.int32(part[z] > limit)
+    return count
 
 
 @njit(nogil=True, cache=True)
-def best(scores, starts, excluded, count, found, values, lengths):
+def best(scores, barred, starts, excluded, count, found, values, lengths):
     """The `count` highest scores of every row, the best first, ties in order of their place.
 
-    Row i leaves out the places `excluded[starts[i]:starts[i + 1]]` and scores of -inf; its answer is in the
+    All rows leave out the places `barred`, row i `excluded[starts[i]:starts[i + 1]]`; its answer is in the
     first `lengths[i]` entries of `found` and `values` (rows, count). `scores` is written to.
     """
     for i in range(scores.shape[0]):
         row = scores[i]
+        for z in barred:
+            row[z] = -np.inf
         for z in range(starts[i], starts[i + 1]):
             row[excluded[z]] = -np.inf
         kept, places, size = values[i], found[i], 0
         start = 0
         while start < len(row):
             stop = min(start + _STRIDE, len(row))
-            if size < count or _highest(row, start, stop) > kept[0]:
+            if size < count or _above(row[start:stop], kept[0]):
                 for z in range(start, stop):
                     if row[z] == -np.inf:
                         continue

@@ -281,9 +281,10 @@ def test_the_best_of_any_scores(data):
     count = min(count, m)
     found, values = np.full((n, count), -7), np.zeros((n, count), np.float32)
     lengths, given_scores = np.zeros(n, np.int64), scores.copy()
-    topn_kernels.best(scores, starts, np.concatenate(excluded), count, found, values, lengths)
+    barred = rng.choice(m, rng.integers(0, m // 2 + 1), replace=False)
+    topn_kernels.best(scores, barred, starts, np.concatenate(excluded), count, found, values, lengths)
     for row, out, ids, best, length in zip(given_scores, excluded, found, values, lengths, strict=True):
-        still = np.setdiff1d(np.arange(m), out)
+        still = np.setdiff1d(np.arange(m), np.concatenate([out, barred]))
         wanted = still[np.lexsort((still, -row[still]))][:count]
         assert length == len(wanted)
         np.testing.assert_array_equal(ids[:length], wanted)
