@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from claims_arms import held
 from claims_context import RANKS, Context
-from claims_memory import _peak, _workers
+from claims_memory import CAP, _peak, _workers
 from claims_page import Page, listed, number, size
 from claims_plots import Panel, draw
 from dask import delayed
@@ -26,7 +26,6 @@ from daskstrads import MatrixFactorization, Program, run
 
 REG, COMPONENTS, SWEEPS = 0.05, 40, 60
 TARGET = 1.01  # of the lowest objective found
-CAP = 700_000_000
 SQUARE, ENTRIES = 30_000, 300_000
 HIGH = (500, 1_000, 2_000, 4_000)
 
@@ -186,11 +185,10 @@ def _outcome(solver: str, k: int) -> str:
         )
         refused = ""
         try:
-            model.fit(X)
-        except MemoryError:
-            refused = "refused; "
-        try:
-            if refused:
+            try:
+                model.fit(X)
+            except MemoryError:
+                refused = "refused; "
                 with mock.patch("daskstrads.algos.ratings_dask.check_memory"):
                     model.fit(X)
         except KilledWorker:

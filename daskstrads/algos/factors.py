@@ -74,8 +74,8 @@ class Settings(NamedTuple):
 class RatingPart(NamedTuple):
     """A rank's ratings: a slab of whole rows, and what concerns all ranks: ratings a column, their mean.
 
-    `rows` (rows, width) and `columns` (columns, width): what to start from, this rank's rows and all
-    columns; None: drawn (zeros of rows only, where the program wants no more). `out`: where this rank's
+    `rows` (rows, width) and `columns` (columns, width): what to start from, this rank's rows and all columns;
+    None: zeros, and drawn numbers. `out`: where this rank's
     factors go, None: an array of its own.
     """
 
@@ -148,8 +148,8 @@ class Held:
         return self.factors.columns
 
 
-def made(part: RatingPart, rank: int, size: int, settings: Settings, *, cold_rows: bool) -> Factors:
-    """A rank's shard with the first factors of its rows (zeros without `cold_rows`) and of all columns.
+def made(part: RatingPart, rank: int, size: int, settings: Settings, *, share: bool = False) -> Factors:
+    """A rank's shard with the first factors: zeros of its rows, drawn ones of all columns (of its `share`).
 
     Raises:
         ValueError: an index outside the matrix.
@@ -176,31 +176,33 @@ def made(part: RatingPart, rank: int, size: int, settings: Settings, *, cold_row
         else (lambda count: settings.reg * (count > 0))
     )
     rows = np.zeros((len(rated), layout.width), dtype) if part.out is None else part.out
-    columns = np.zeros((len(counts), layout.width), dtype)
-    last = layout.first + layout.components
-    warm = part.columns is not None
-    if part.columns is not None:
-        columns[:] = part.columns[order]
-        if part.rows is not None:
-            rows[:] = part.rows
-    else:
-        drawn = columns[:, layout.first : last]
-        kernels.draw(2 * settings.seed, order, settings.scale, settings.positive, drawn)
-        if cold_rows:
-            ids = np.arange(part.slab.start, part.slab.stop)
-            drawn = rows[:, layout.first : last]
-            kernels.draw(2 * settings.seed + 1, ids, settings.scale, settings.positive, drawn)
+    own = slice(len(order) * rank // size, len(order) * (rank + 1) // size) if share else slice(None)
+    if part.rows is not None:
+        rows[:] = part.rows
     rows[rated == 0] = 0.0
-    columns[counts[order] == 0] = 0.0
     if layout.biases:
         rows[:, layout.row_frozen] = 1.0
-        columns[:, layout.column_frozen] = 1.0
-    if warm or cold_rows:
+    if part.columns is None:
+        columns = np.zeros((len(order[own]), layout.width), dtype)
+        drawn = columns[:, layout.first : layout.first + layout.components]
+        kernels.draw(settings.seed, order[own], settings.scale, settings.positive, drawn)
+        _finish(columns, counts[order[own]], layout)
+    else:
+        columns = part.columns[order].astype(dtype, copy=False)
+        _finish(columns, counts[order], layout)
         kernels.subtract(offsets, indices, rows, columns, residual)
+        columns = columns[own].copy() if share else columns
     return Factors(
-        rank, size, part.slab.start, offsets, indices, residual, rows, weigh(rated).astype(dtype), order,
-        weigh(counts[order]).astype(dtype), columns,
+        rank, size, part.slab.start, offsets, indices, residual, rows, weigh(rated).astype(dtype), order[own],
+        weigh(counts[order[own]]).astype(dtype), columns,
     )  # fmt: skip
+
+
+def _finish(columns: np.ndarray, counts: np.ndarray, layout: Layout) -> None:
+    """Who has no rating has no factors; everybody has the constant."""
+    columns[counts == 0] = 0.0
+    if layout.biases:
+        columns[:, layout.column_frozen] = 1.0
 
 
 def measured(shard: Factors, follower: Follower | None) -> Report:
@@ -246,6 +248,7 @@ def factor_plan(
         # One copy of the columns; the cursors, and the products of the ratings of the most popular tile.
         share = min(1.0, 4 * tile / columns)
         state += columns * vector + 8 * own + int(-(-entries // ranks) * layout.itemsize * share)
+        state += -(-columns // ranks) * vector  # its share, as the fit's result
         exchange = 5 * tile * vector
     else:
         state += -(-columns // ranks) * vector

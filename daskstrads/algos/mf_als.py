@@ -73,7 +73,7 @@ class AlternatingLeastSquares(Program):
         Raises:
             ValueError: an index outside the matrix.
         """
-        mine = made(part, rank, size, self.settings, cold_rows=False)
+        mine = made(part, rank, size, self.settings)
         dtype, width = self.settings.dtype, self.settings.layout.width
         bounds = np.append(np.arange(0, len(mine.columns), self.tile), len(mine.columns))
         ends = np.cumsum(np.bincount(mine.indices, minlength=len(mine.columns)))

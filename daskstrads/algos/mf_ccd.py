@@ -30,6 +30,7 @@ class _Shard(Held):
     sums: np.ndarray  # (columns, 16) of the next block, over this rank's ratings
     total: np.ndarray  # (own, 16) sums of this rank's columns over all ratings
     pairs: np.ndarray  # (columns, 8) new and old features of the last block; replicated
+    cold: bool  # the first sweep, and rows are zeros: they have to come first
 
 
 class CoordinateDescent(Program):
@@ -37,8 +38,8 @@ class CoordinateDescent(Program):
 
     Minimises the objective of `Settings`. A rank owns rows with their ratings, and a share of the columns.
     Every rank adds up, over its ratings, what the columns' side of a block of four features needs (Scatter:
-    the total goes to the column's owner, who solves for them exactly and tells all, Gather); then every
-    rank solves its rows' side in one pass over its ratings, which also adds up the next block's sums (CCD++
+    the total goes to the column's owner, who solves for them exactly and tells all, Gather); then every rank
+    solves its rows' side in one pass over its ratings, which also adds up the next block's sums (CCD++
     of Yu et al. 2012, with numerators and denominators fused into the pass). No rank holds more of the
     columns' factors than its share and one block.
     """
@@ -58,16 +59,12 @@ class CoordinateDescent(Program):
         """
         from . import ccd_kernels as kernels
 
-        mine = made(part, rank, size, self.settings, cold_rows=True)
-        columns = len(mine.columns)
-        own = slice(columns * rank // size, columns * (rank + 1) // size)
-        mine.columns, mine.order, mine.column_weight = (
-            each[own].copy() for each in (mine.columns, mine.order, mine.column_weight)
-        )
-        sums = np.zeros((columns, _SUMS), self.settings.dtype)
-        kernels.prepare(mine.offsets, mine.indices, mine.residual, mine.rows, 0, sums)
+        mine = made(part, rank, size, self.settings, share=True)
+        sums = np.zeros((len(part.counts), _SUMS), self.settings.dtype)
+        if mine.rows.any():
+            kernels.prepare(mine.offsets, mine.indices, mine.residual, mine.rows, 0, sums)
         none = np.empty((0, 0), self.settings.dtype)
-        return _Shard(mine, sums, none, none)
+        return _Shard(mine, sums, none, none, part.columns is None)
 
     @staticmethod
     def warm() -> None:
@@ -80,15 +77,20 @@ class CoordinateDescent(Program):
 
         mine = shard.factors
         block, answers = divmod(int(plan[0]), 2)
+        if not answers and shard.cold:
+            return None
         if not answers:
             mine.sent += shard.sums.nbytes * (mine.size - 1) // mine.size
             return Scatter(shard.sums)
         at, frozen, first = self._block(block, self.settings.layout.column_frozen)
         pairs = np.empty((len(mine.columns), 2 * _BLOCK), mine.columns.dtype)
-        weight = mine.column_weight
-        kernels.solve_columns(
-            shard.total, mine.columns, weight, at, frozen, first, self.settings.positive, pairs
-        )
+        if shard.cold:
+            pairs[:, :_BLOCK] = pairs[:, _BLOCK:] = mine.columns[:, at : at + _BLOCK]
+        else:
+            kernels.solve_columns(
+                *(shard.total, mine.columns, mine.column_weight, at, frozen, first),
+                *(self.settings.positive, pairs),
+            )
         mine.sent += pairs.nbytes * (mine.size - 1)
         return Gather(pairs)
 
@@ -112,6 +114,7 @@ class CoordinateDescent(Program):
         )  # fmt: skip
         if following:
             return None
+        shard.cold = False
         mine.penalty = penalty_of(mine.rows, mine.row_weight, layout.row_frozen) + penalty_of(
             mine.columns, mine.column_weight, layout.column_frozen
         )

@@ -739,4 +739,6 @@ def test_the_bytes_are_those_of_the_page(solver, times):
         sent = fitted(X, solver=solver, n_shards=size).history_["bytes"]
         wanted = times * (size - 1) / size * 4 * width * 48
         steps = 4 * 4 * (size - 1) / size * 48 if solver == "als" else 0  # and the lengths of the steps
-        np.testing.assert_allclose(sent, wanted + steps, rtol=1e-6)
+        first = wanted / 3 if solver == "ccd" else wanted  # its first sweep needs no sums
+        np.testing.assert_allclose(sent[0], first + steps, rtol=1e-6)
+        np.testing.assert_allclose(sent[1:], wanted + steps, rtol=1e-6)
