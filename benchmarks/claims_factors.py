@@ -27,7 +27,7 @@ from daskstrads import MatrixFactorization, Program, run
 REG, COMPONENTS, SWEEPS = 0.05, 40, 60
 TARGET = 1.01  # of the lowest objective found
 SQUARE, ENTRIES = 30_000, 300_000
-HIGH = (500, 1_000, 2_000, 4_000)
+HIGH = (1_000, 2_000, 3_000, 4_000)
 
 
 class Arm(NamedTuple):

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 import cloudpickle
@@ -29,11 +30,21 @@ _WATCH = 0.5  # seconds between two looks at the members of a running session
 
 
 def collected(values: Sequence[Any]) -> list[Any]:
-    """The values, those that are Futures fetched from their workers."""
+    """The values, those that are Futures fetched from their workers.
+
+    Raises:
+        RuntimeError: a worker was lost with what it held.
+    """
     futures = [value for value in values if isinstance(value, Future)]
     if not futures:
         return list(values)
-    fetched = iter(futures[0].client.gather(futures))
+    try:
+        fetched = iter(futures[0].client.gather(futures))
+    except CancelledError as error:
+        raise RuntimeError(
+            "a worker was lost with its share of the result before that could be fetched (was its memory "
+            f"limit too small?): {error}"
+        ) from error
     return [next(fetched) if isinstance(value, Future) else value for value in values]
 
 

@@ -19,6 +19,7 @@ from distributed.comm import CommClosedError
 import daskstrads
 from daskstrads import Gather, Program, RoundRobin, Sum, run
 from daskstrads.comm.mesh_group import PeerLost
+from daskstrads.engine.run import collected
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
@@ -370,6 +371,16 @@ def test_a_cancelled_run_ends(client, transport, tmp_path):
     assert isinstance(running.error, PeerLost | RuntimeError)
     freed(client)
     works(transport)
+
+
+def test_a_worker_that_is_lost_with_its_result_is_a_clear_error(client):
+    addresses(client, 2)
+    done = run(Fails(), [0, 1], gather=False)
+    pid = process_ids(client)[next(iter(client.who_has(done.shards)[done.shards[1].key]))]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="a worker was lost with its share of the result"):
+        collected(done.shards)
+    works()
 
 
 @both
