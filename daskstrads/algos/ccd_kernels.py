@@ -184,11 +184,10 @@ def solve_columns(sums, columns, weight, at, frozen, first, positive, pairs):
                 target[t] += gram[t, s] * new[s]
         for t in range(BLOCK):
             gram[t, t] += weight[j]
-        if weight[j] > 0:
-            if positive:
-                _solve_positive(gram, target, new, first, frozen)
-            else:
-                _solve(gram, target, new, frozen)
+        if positive:
+            _solve_positive(gram, target, new, first, frozen)
+        else:
+            _solve(gram, target, new, frozen)
         for t in range(BLOCK):
             columns[j, at + t] = new[t]
             pairs[j, t] = new[t]

@@ -313,6 +313,12 @@ def test_ids_of_any_kind_come_back(kind):
     np.testing.assert_allclose(scores, model.predict([user(4)] * 3, found), rtol=1e-5)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_without_a_penalty(solver):
+    X = ratings(share=0.9)
+    assert fitted(X, solver=solver, reg=0, max_iter=60).history_["rmse"][-1] < 0.1
+
+
 def test_ids_of_pandas_own_dtypes():
     data = frame(ratings(), int, lambda j: f"film {j:02}")
     wanted = fitted(data)
