@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +15,27 @@ __all__ = ["ragged", "top"]
 
 _ROWS = 256  # queries of a block
 _BLOCK = 1 << 23  # scores of one at most
+_gate = threading.Lock()
+_limits: list[Any] = []  # who limits BLAS at the moment: calls in progress
+
+
+@contextlib.contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """BLAS in one thread, and as before when the last of the calls that overlap is through.
+
+    The limit is the process's: each call on its own would restore what another one had set.
+    """
+    with _gate:
+        _limits.append(None if _limits else threadpool_limits(1, user_api="blas"))
+    try:
+        yield
+    finally:
+        with _gate:
+            if len(_limits) == 1:
+                _limits[0].restore_original_limits()
+                _limits.clear()
+            else:
+                _limits.pop()  # the first stays: it knows what there was
 
 
 def top(
@@ -49,7 +72,7 @@ def top(
 
     if count:
         # BLAS threads of its own would only get in the way of these.
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        with _one_blas_thread(), ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(answer, range(0, n, rows)):
                 pass
     return found, values, lengths
