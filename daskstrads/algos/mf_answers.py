@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from numbers import Integral
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .factors import Layout, Settings
 from .fold import fold_in, padded
-from .ratings import Names, Triples, ids_of, matrix_of, places, to_csr, triples_of, unique_ids
+from .ratings import Names, Triples, ids_of, matrix_of, places, shown, to_csr, triples_of, unique_ids
 from .recommend import ragged, top
 
 __all__ = ["Answers"]
@@ -51,6 +52,8 @@ class Answers:
         if hasattr(X, "__dask_graph__"):
             from . import ratings_dask
 
+            if hasattr(X, "columns"):
+                return self.transform(ratings_dask.computed_ratings(X))
             return ratings_dask.transformed(self, X)
         if sp.issparse(X):
             self._check_items(X)
@@ -81,14 +84,16 @@ class Answers:
         from . import topn_kernels as kernels
 
         check_is_fitted(self)
-        users, items = np.broadcast_arrays(np.asarray(users), np.asarray(items))
-        at_user, at_item = places(users.ravel(), self.user_ids_), places(items.ravel(), self.item_ids_)
+        sides = ((users, "user", self.user_ids_), (items, "item", self.item_ids_))
+        at = [_places_of(*side) for side in sides]
+        shape = np.broadcast_shapes(at[0].shape, at[1].shape)
+        at_user, at_item = (np.broadcast_to(each, shape).ravel() for each in at)
         out = np.empty(len(at_user))
         kernels.pair_products(at_user, at_item, self.user_factors_, self.components_.T, out)
         out += self.mean_
         out += np.where(at_user >= 0, self.user_bias_[at_user], 0.0)
         out += np.where(at_item >= 0, self.item_bias_[at_item], 0.0)
-        return out.reshape(users.shape)[()]
+        return out.reshape(shape)[()]
 
     def score(self, X, y=None):
         """Negative root mean squared error of the ratings X: greater is better."""
@@ -113,14 +118,15 @@ class Answers:
         """
         check_is_fitted(self)
         n = _whole("n", n)
+        ids = ids_of(users if isinstance(users, Set) else np.atleast_1d(users), "user")
         single = np.ndim(users) == 0
-        ids = ids_of(np.atleast_1d(users), "user")
         at = places(ids, self.user_ids_)
         starts, excluded = self._excluded(ids, at, exclude)
         offsets = (self.item_bias_ + self.mean_).astype(self.item_bias_.dtype)
         barred = np.empty(0, np.int64)
         if exclude_items is not None:
-            barred = places(np.atleast_1d(exclude_items), self.item_ids_)
+            told = list(exclude_items) if isinstance(exclude_items, Set) else np.atleast_1d(exclude_items)
+            barred = places(ids_of(told, "excluded item"), self.item_ids_)
             barred = barred[barred >= 0]
         queries = self.user_factors_[at]
         queries[at < 0] = 0.0
@@ -149,7 +155,7 @@ class Answers:
             (self.components_.T, self.item_ids_) if what == "item" else (self.user_factors_, self.user_ids_)
         )
         single = np.ndim(given) == 0
-        at = self._known(what, np.atleast_1d(given))
+        at = self._known(what, given if isinstance(given, Set) else np.atleast_1d(given))
         lengths = np.linalg.norm(factors, axis=1)
         unit = np.divide(
             factors, lengths[:, None], out=np.zeros(factors.shape, factors.dtype), where=lengths[:, None] > 0
@@ -167,12 +173,19 @@ class Answers:
         if sp.issparse(X):
             self._check_items(X, more=True)
             entries = matrix_of(X).tocoo()
-            return Triples(entries.row.astype(np.int64), entries.col.astype(np.int64), entries.data)
+            sides = (entries.row, "users", self.user_ids_), (entries.col, "items", self.item_ids_)
+            users, items = (
+                _named(at.astype(np.int64), length, what, known)
+                for (at, what, known), length in zip(sides, X.shape, strict=True)
+            )
+            return Triples(users, items, entries.data)
         return triples_of(X, self._names())
 
     def _check_items(self, X: Any, *, more: bool = False) -> None:
         """Raise ValueError for a matrix whose columns are not this model's items."""
         items, users = len(self.item_ids_), len(self.user_ids_)
+        if X.ndim != 2:
+            raise ValueError(f"ratings must be 2-D (users x items), got {X.ndim} dimensions")
         if X.shape[1] == items or (more and X.shape[1] > items and X.shape[0] >= users):
             return
         hint = (
@@ -184,16 +197,20 @@ class Answers:
             f"a matrix of shape {X.shape} has not the {items} items of the model as columns{hint}"
         )
 
-    def _known(self, what: str, ids: np.ndarray) -> np.ndarray:
+    def _known(self, what: str, ids: Any) -> np.ndarray:
         at = places(ids_of(ids, what), self.item_ids_ if what == "item" else self.user_ids_)
         if (at < 0).any():
-            raise ValueError(f"the model does not know {what} {np.asarray(ids)[int(np.argmin(at))].item()!r}")
+            raise ValueError(f"the model does not know {what} {shown(ids_of(ids, what)[int(np.argmin(at))])}")
         return at
 
     def _excluded(self, ids: np.ndarray, at: np.ndarray, exclude: Any) -> tuple[np.ndarray, np.ndarray]:
         """Offsets (users + 1,) into places of items, for each of the users `ids` (at places `at`)."""
         if exclude is None:
             return np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64)
+        if hasattr(exclude, "__dask_graph__"):
+            from . import ratings_dask
+
+            exclude = ratings_dask.computed_ratings(exclude)
         if sp.issparse(exclude):
             self._check_items(exclude)
             if exclude.shape[0] != len(self.user_ids_):
@@ -217,6 +234,26 @@ class Answers:
         )
         chosen = table[inverse]
         return chosen.indptr.astype(np.int64), chosen.indices.astype(np.int64)
+
+
+def _named(at: np.ndarray, length: int, what: str, known: np.ndarray) -> np.ndarray:
+    """Ids of rows or columns of a matrix, which are numbers, or the model's own ids in their order."""
+    if known.dtype.kind in "iu" and np.array_equal(known, np.arange(len(known))):
+        return at
+    if length != len(known):
+        raise ValueError(
+            f"a matrix with {length} {what}, a model with {len(known)} that have ids of their own: "
+            "pass triples, or all of them in the order of the ids"
+        )
+    return known[at]
+
+
+def _places_of(given: Any, what: str, known: np.ndarray) -> np.ndarray:
+    """Where ids of any shape are in `known`; -1: not there."""
+    if isinstance(given, Set):
+        ids_of(given, what)  # raises
+    ids = np.asarray(given)
+    return places(ids_of(ids.ravel(), what), known).reshape(ids.shape)
 
 
 def _whole(name: str, n: Any) -> int:

@@ -20,8 +20,8 @@ def rank_part(slab: Slab, counts: np.ndarray, mean: float, rows: Any, columns: A
     return RatingPart(slab, counts, mean, rows, columns)
 
 
-def rating_block(block: Any) -> sp.csr_array:
-    """A block as a checked CSR matrix.
+def rating_block(block: Any, at: tuple[int, ...] = ()) -> sp.csr_array:
+    """A block as a checked CSR matrix; `at`: its place, to be named in errors.
 
     Raises:
         TypeError: a dense block, which does not say what is rated. ValueError: as `matrix_of`.
@@ -32,7 +32,10 @@ def rating_block(block: Any) -> sp.csr_array:
             "ratings have a dense block; which of its entries are ratings? "
             "X.map_blocks(scipy.sparse.csr_array) takes those that are not zero"
         )
-    return sp.csr_array(matrix_of(block))
+    try:
+        return sp.csr_array(matrix_of(block))
+    except ValueError as error:
+        raise ValueError(f"in block {at}: {error}" if at else str(error)) from None
 
 
 def block_row(blocks: Sequence[Any]) -> sp.csr_array:

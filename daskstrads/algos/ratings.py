@@ -4,8 +4,9 @@ ratings.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,8 @@ from .factors import RatingPart, split_axis_of
 from .problem import check_sparse
 
 __all__ = [
-    "Names", "Problem", "Triples", "matrix_of", "merged_ids", "places", "problem_of", "to_csr", "triples_of",
-    "unique_ids",
+    "Names", "Problem", "Triples", "matrix_of", "merged_ids", "places", "problem_of", "shown", "to_csr",
+    "triples_of", "unique_ids",
 ]  # fmt: skip
 
 
@@ -94,18 +95,25 @@ def triples_of(given: Any, names: Names, *, rated: bool = True) -> Triples:
     if ratings is not None and not np.isfinite(ratings).all():
         z = int(np.argmin(np.isfinite(ratings)))
         raise ValueError(
-            f"the rating of user {users[z].item()!r} and item {items[z].item()!r} is {ratings[z]}; "
+            f"the rating of user {shown(users[z])} and item {shown(items[z])} is {ratings[z]}; "
             "drop or mend it"
         )
     return Triples(users, items, ratings)
+
+
+def shown(each: Any) -> str:
+    """An id as Python writes it."""
+    return repr(each.item() if isinstance(each, np.generic) else each)
 
 
 def ids_of(given: Any, what: str) -> np.ndarray:
     """Ids as a 1-D array of integers, strings or other things that can be sorted.
 
     Raises:
-        ValueError: more dimensions, or an id that is missing.
+        TypeError: a set, which has no order. ValueError: more dimensions, or an id that is missing.
     """
+    if isinstance(given, Set):
+        raise TypeError(f"{what} ids must be in a list or an array, got a {type(given).__name__}")
     ids = np.asarray(given)
     if ids.ndim != 1:
         raise ValueError(f"{what} ids must be 1-D, got {ids.ndim} dimensions")
@@ -117,8 +125,9 @@ def ids_of(given: Any, what: str) -> np.ndarray:
         else:
             missing = np.array([each is None or each != each for each in values], bool)
         for kind, dtype in (str, np.str_), (int, np.int64):
-            if not missing.any() and all(isinstance(each, kind) for each in values):
-                ids = ids.astype(dtype)
+            if values and not missing.any() and all(isinstance(each, kind) for each in values):
+                with contextlib.suppress(OverflowError):  # longer whole numbers stay what they are
+                    return ids.astype(dtype)
     elif ids.dtype.kind in "fmM":
         missing = np.isnan(ids) if ids.dtype.kind == "f" else np.isnat(ids)
     if missing is not None and missing.any():
@@ -167,14 +176,18 @@ def places(ids: Any, known: np.ndarray) -> np.ndarray:
     ids = np.asarray(ids)
     if not len(known) or not ids.size:
         return np.full(ids.shape, -1, np.int64)
-    numeric = ids.dtype.kind in "biuf", known.dtype.kind in "biuf"
-    if numeric[0] != numeric[1]:
+    ids, known = _of_one_kind(ids, known)
+    if "O" not in (ids.dtype.kind, known.dtype.kind) and _kind(ids) != _kind(known):
         return np.full(ids.shape, -1, np.int64)
     if known.dtype.kind in "iu" and known[0] == 0 and known[-1] == len(known) - 1:  # rows of a matrix
         inside = (ids >= 0) & (ids < len(known))
         found = np.where(inside, ids, -1).astype(np.int64)
         return np.where(found == ids, found, -1)
-    found = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    try:
+        found = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    except TypeError:  # some cannot be compared with those known
+        table = {each: place for place, each in enumerate(known.tolist())}
+        return np.array([table.get(each, -1) for each in ids.ravel().tolist()]).reshape(ids.shape)
     return np.where(known[found] == ids, found, -1)
 
 
@@ -184,10 +197,35 @@ def merged_ids(known: np.ndarray, ids: np.ndarray) -> np.ndarray:
     Raises:
         TypeError: ids of another kind than those known.
     """
-    numeric = ids.dtype.kind in "biuf", known.dtype.kind in "biuf"
-    if numeric[0] != numeric[1]:
-        raise TypeError(f"ids are {known.dtype} in the model, got {ids.dtype}")
-    return np.union1d(known, ids)
+    if not len(ids) or not len(known):
+        return np.unique(ids if len(ids) else known)
+    one, other = _of_one_kind(ids, known)
+    try:
+        if "O" in (one.dtype.kind, other.dtype.kind) or _kind(one) == _kind(other):
+            return ids_of(np.union1d(other, one), "known")
+    except TypeError:
+        pass
+    raise TypeError(f"ids are {known.dtype} in the model, got {ids.dtype}")
+
+
+def _kind(ids: np.ndarray) -> str:
+    return "f" if ids.dtype.kind in "biuf" else ids.dtype.kind
+
+
+def _of_one_kind(ids: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both such that numpy compares them as Python would: int64 with uint64 would become floats."""
+    kinds = {ids.dtype.kind, known.dtype.kind}
+    if kinds == {"i", "u"} and max(ids.dtype.itemsize, known.dtype.itemsize) == 8:
+        if ids.dtype.kind == "u" and (not len(ids) or ids.max() <= np.iinfo(np.int64).max):
+            return ids.astype(np.int64), known
+        return ids.astype(object), known.astype(object)
+    if "O" in kinds and len(kinds) > 1:
+        other = known if ids.dtype.kind == "O" else ids
+        if other.dtype.kind in "mM":  # pandas' Timestamps
+            with contextlib.suppress(TypeError, ValueError):
+                return ids.astype(other.dtype), known.astype(other.dtype)
+        return ids.astype(object), known.astype(object)
+    return ids, known
 
 
 def to_csr(
@@ -257,8 +295,9 @@ def problem_of(model: Any, ratings: Any) -> Problem:
     check_memory(model.memory_plan(matrix.shape, matrix.nnz, n_ranks=size))
     user_counts = np.diff(matrix.indptr).astype(np.int64)
     item_counts = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    mean = float(matrix.data.mean(dtype=np.float64))
-    spread = float(matrix.data.std(dtype=np.float64))
+    with np.errstate(over="ignore"):  # the fit says so itself
+        mean = float(matrix.data.mean(dtype=np.float64))
+        spread = float(matrix.data.std(dtype=np.float64))
     counts = (user_counts, item_counts)[1 - axis]
 
     def parts(offset: float, start: Any, out: Any) -> list[RatingPart]:

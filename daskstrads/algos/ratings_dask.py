@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ from . import rating_parts_dask as tasks
 from . import ratings as plain
 from .factors import split_axis_of
 from .lasso_dask import on_its_client
-from .ratings import Problem, triples_of
+from .ratings import Problem, merged_ids, triples_of
 
 __all__ = ["computed_ratings", "on_its_client", "problem_of", "transformed"]
 
@@ -86,7 +87,10 @@ def _checked(X: Any) -> Any:
 
 def _block_rows(X: Any) -> list[list[Any]]:
     blocks = X.to_delayed(optimize_graph=False)
-    return [[delayed(tasks.rating_block, pure=True)(block) for block in row] for row in blocks]
+    return [
+        [delayed(tasks.rating_block, pure=True)(block, (i, j)) for j, block in enumerate(row)]
+        for i, row in enumerate(blocks)
+    ]
 
 
 def _summed(client: Any, pieces: list[Any]) -> tuple[tuple[np.ndarray, np.ndarray], tuple[int, float, float]]:
@@ -188,7 +192,13 @@ def _of_frame(model: Any, frame: Any, client: Any) -> tuple:
 def _all_ids(client: Any, found: list[Any]) -> np.ndarray:
     """The different ids of all partitions, sorted; partitions without rows have ids of no kind."""
     kept = [ids for ids in client.gather(client.compute(found)) if len(ids)]
-    return np.unique(np.concatenate(kept)) if kept else np.empty(0, np.int64)
+    if len({ids.dtype.kind for ids in kept}) == 1:
+        return np.unique(np.concatenate(kept))
+    try:
+        return functools.reduce(merged_ids, kept, np.empty(0, np.int64))
+    except TypeError:
+        kinds = ", ".join(sorted({str(ids.dtype) for ids in kept}))
+        raise TypeError(f"ids must be of one kind, those of the partitions are {kinds}") from None
 
 
 def transformed(model: Any, X: Any) -> Any:

@@ -153,12 +153,25 @@ def test_what_a_cluster_model_answers(client):
         model.partial_fit(lazy)
         assert model.score(X) >= before - 0.05
         data = frame(X, int, int)
-        assert model.score(dd.from_pandas(data, npartitions=3)) == pytest.approx(model.score(X))
+        triples = dd.from_pandas(data, npartitions=3)
+        assert model.score(triples) == pytest.approx(model.score(X))
+        np.testing.assert_array_equal(model.transform(triples), model.transform(data))
+        for known in lazy, triples:
+            for found, wanted in zip(
+                model.recommend([0, 1], n=40, exclude=known)[0],
+                model.recommend([0, 1], n=40, exclude=X)[0],
+                strict=True,
+            ):
+                np.testing.assert_array_equal(found, wanted)
 
 
 WRONG = {
     "dense": (lambda: da.ones((20, 10), chunks=(5, 10)), TypeError, "dense block; which of its entries"),
-    "nan": (lambda: blocks(_spoilt(), (45, 45)), ValueError, "rating of user .* is nan"),
+    "nan": (
+        lambda: blocks(_spoilt(), (45, 45)),
+        ValueError,
+        r"block \(\d, 0\): the rating of user .* is nan",
+    ),
     "empty": (lambda: blocks(sp.csr_array((20, 10)), (10, 10)), ValueError, "there are no ratings"),
     "one dimension": (lambda: da.ones(10), ValueError, "must be 2-D"),
     "bag": (lambda: dask.delayed(3), TypeError, "ratings are a dask Delayed"),
@@ -167,6 +180,7 @@ WRONG = {
         ValueError,
         "no column 'user'",
     ),
+    "ids of two kinds": (lambda: _of_two_kinds(), TypeError, "ids must be of one kind"),
     "missing id": (
         lambda: dd.from_pandas(
             pd.DataFrame({"user": [1.0, np.nan], "item": [2, 3], "rating": [3.0, 1.0]}), npartitions=1
@@ -175,6 +189,15 @@ WRONG = {
         "user id in row 1 is missing",
     ),
 }
+
+
+def _of_two_kinds():
+    data = frame(ratings(), int, int).astype({"user": object})
+    parts = [data.iloc[:200], data.iloc[200:].assign(user=lambda each: each.user.astype(str).astype(object))]
+    with dask.config.set({"dataframe.convert-string": False}):  # else dask makes them all strings
+        return dd.from_delayed([dask.delayed(part, pure=True) for part in parts], meta=data).persist(
+            scheduler="sync"
+        )
 
 
 def _spoilt():

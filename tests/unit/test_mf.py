@@ -1,8 +1,10 @@
 """MatrixFactorization in one process: the optimum, what it answers, and odd input."""
 
+import datetime
 import pickle
 import threading
 import warnings
+from fractions import Fraction
 
 import naive
 import numpy as np
@@ -297,6 +299,13 @@ IDS = {
     "negative": (lambda i: -int(i), lambda j: int(j) - 12),
     "above 31 bits": (lambda i: int(i) * 10**10, lambda j: 2**40 - int(j)),
     "floats": (lambda i: i / 2, lambda j: float(j)),
+    "bytes": (lambda i: b"u%03d" % i, lambda j: b"%02d" % j),
+    "above 63 bits": (lambda i: 2**63 + int(i), lambda j: 2**70 + int(j)),
+    "whole numbers and fractions": (lambda i: i / 2 if i % 2 else int(i), lambda j: Fraction(int(j), 3)),
+    "dates": (
+        lambda i: datetime.date(2020, 1, 1 + int(i)) if i < 31 else datetime.date(2021, 1, int(i) - 30),
+        lambda j: int(j),
+    ),
 }
 
 
@@ -309,10 +318,68 @@ def test_ids_of_any_kind_come_back(kind):
     assert sorted({user(i) for i in range(60)}) == model.user_ids_.tolist()
     assert sorted({item(j) for j in range(25)}) == model.item_ids_.tolist()
     assert model.score(data) > -0.5 * data.rating.std()  # other ids, other first factors
+    np.testing.assert_allclose(
+        -model.score(data), np.sqrt(np.mean((model.predict(data.user, data["item"]) - data.rating) ** 2))
+    )
+    assert model.similar_users(user(4), n=2)[0].shape == (2,)
     found, scores = model.recommend(user(4), n=3, exclude=data)
     assert set(found.tolist()) <= {item(j) for j in range(25)}
     assert not set(found.tolist()) & set(data.item[data.user == user(4)])
     np.testing.assert_allclose(scores, model.predict([user(4)] * 3, found), rtol=1e-5)
+
+
+def test_ids_as_objects_are_the_ids_they_hold():
+    model = fitted(ratings())
+    ids = np.array([3, 5], object)
+    np.testing.assert_array_equal(model.predict(ids, ids), model.predict([3, 5], [3, 5]))
+    for given_items in np.array([0, 3], object), {0, 3}, [0, 3, 99]:
+        found, _ = model.recommend(2, n=25, exclude_items=given_items)
+        assert sorted(found.tolist()) == [j for j in range(25) if j not in (0, 3)]
+    for ask in model.recommend, model.similar_items, lambda ids: model.predict(ids, 0):
+        with pytest.raises(TypeError, match="must be in a list or an array, got a set"):
+            ask({1, 2})
+    with pytest.raises(ValueError, match="user id in row 1 is missing"):
+        model.predict([0, None], 1)
+
+
+def test_signed_and_unsigned_ids_above_53_bits_are_told_apart():
+    X = ratings()
+    entries = X.tocoo()
+    model = fitted((entries.row.astype(np.int64) + 2**60, entries.col, X.data))
+    np.testing.assert_array_equal(
+        model.predict(np.arange(60, dtype=np.uint64) + np.uint64(2**60), 3),
+        model.predict(np.arange(60) + 2**60, 3),
+    )
+    model.partial_fit((np.array([2**60 + 60, 2**60 + 61], np.uint64), [0, 1], [3.0, 4.0]))
+    assert model.user_ids_.dtype == np.int64
+    np.testing.assert_array_equal(model.user_ids_, np.arange(62) + 2**60)
+    model.partial_fit((np.array([2**63 + 1], np.uint64), [0], [3.0]))
+    assert model.user_ids_[-1] == 2**63 + 1
+    assert np.isfinite(model.predict(2**63 + 1, 0))
+
+
+def test_errors_name_ids_that_are_no_numpy_scalars():
+    data = frame(ratings(), lambda i: b"u%d" % i, str)
+    with pytest.raises(ValueError, match=r"rating of user b'u\d+' and item '\d+' is nan"):
+        fitted(data.assign(rating=np.nan))
+    with pytest.raises(ValueError, match="does not know item 'none'"):
+        fitted(data).similar_items(pd.Series(["none"]))
+
+
+def test_a_matrix_for_a_model_of_triples_is_in_the_order_of_its_ids():
+    X = ratings()
+    entries = X.tocoo()
+    model = fitted((entries.row * 10 + 100, entries.col * 10 + 100, X.data))
+    assert model.score(X) == pytest.approx(
+        model.score((entries.row * 10 + 100, entries.col * 10 + 100, X.data))
+    )
+    model.partial_fit(X)
+    np.testing.assert_array_equal(model.user_ids_, np.arange(60) * 10 + 100)
+    for method in model.score, model.partial_fit:
+        with pytest.raises(ValueError, match="59 users, a model with 60 that have ids of their own"):
+            method(X[:59])
+    with pytest.raises(ValueError, match="must be 2-D"):
+        model.score(sp.coo_array(np.ones(25)))
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
