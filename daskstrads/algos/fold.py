@@ -39,6 +39,8 @@ def fold_in(
     """Overwrite `rows` with the minimum of their part of the objective, columns held; those without ratings
     stay.
 
+    Raises ValueError for ratings so large that there is no finite answer.
+
     `ratings`: CSR, rows x columns. `hold` (rows,): how much a row clings to where it is. `row`: whether
     these are the layout's rows, or its columns.
     """
@@ -47,10 +49,11 @@ def fold_in(
     layout, dtype = settings.layout, settings.dtype
     offsets = ratings.indptr.astype(np.int64)
     indices = ratings.indices.astype(np.int32, copy=False)
-    residual = (ratings.data - mean).astype(dtype)
+    with np.errstate(over="ignore"):
+        residual = (ratings.data - mean).astype(dtype)
+        still = np.empty(0, dtype) if hold is None else hold.astype(dtype)
     rated = np.diff(offsets)
     weight = (settings.reg * (rated if settings.weighted else rated > 0)).astype(dtype)
-    still = np.empty(0, dtype) if hold is None else hold.astype(dtype)
     if hold is not None and not settings.weighted:
         weight[hold > 0] = 0.0  # what holds a row has its decay
     frozen = layout.row_frozen if row else layout.column_frozen
@@ -69,6 +72,8 @@ def fold_in(
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(lambda pair: solve(*pair), pairwise(bounds.tolist())):
             pass
+    if not (np.isfinite(residual).all() and np.isfinite(rows).all()):
+        raise ValueError("these ratings overflow: their factors are not finite; rescale the ratings")
 
 
 def learn(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from .callbacks import CallbackSupportMixin, Calls, with_callbacks
 from .factors import Layout, RatingPiece, Settings, factor_plan, height, sweeps_told
 from .fold import grown, learn, padded
 from .mf_answers import Answers
+from .mf_checks import check_curved, check_parameters
 from .progress import history_of
 from .ratings import Names, Problem, places, problem_of, to_csr
 
@@ -50,6 +50,7 @@ class MatrixFactorization(
     a tuple of arrays (users, items, ratings). Ids of triples may be anything that can be sorted, and
     answers come in them; a pair that is rated several times has the mean of its ratings. Who has no rating
     has zero factors and bias: predictions are then the rest of the sum.
+    A matrix given to a model of triples has its users and items in the order of `user_ids_` and `item_ids_`.
 
     Parameters:
         n_components: components k of the factors.
@@ -155,7 +156,7 @@ class MatrixFactorization(
 
         layout = self._layout()
         settings = self._settings(problem)
-        _check_curved(problem, settings)
+        check_curved(problem, settings)
         users_first = problem.axis == 0
         n_rows, n_columns = problem.shape if users_first else problem.shape[::-1]
         mean = problem.mean if self._centred() else 0.0
@@ -190,6 +191,7 @@ class MatrixFactorization(
         self.user_ids_, self.item_ids_ = problem.user_ids, problem.item_ids
         self.user_counts_, self.item_counts_ = problem.user_counts, problem.item_counts
         self.n_features_in_ = problem.shape[1]
+        self._shape_of_fit = layout.components, layout.biases, settings.positive
         self.history_ = history_of([piece.passes for piece in pieces], told)
         self.n_iter_ = len(self.history_["round"])
         self.shards_ = done.shards
@@ -218,7 +220,10 @@ class MatrixFactorization(
         Those in X are updated, two rounds of both sides; all others, and `mean_`, stay. What a user or an
         item has learned from n ratings counts as much as n new ones (see `fold.learn`). A pair that was
         rated before counts as rated once more. A matrix may have more rows and columns than before. The
-        first call is `fit`.
+        first call is `fit`. Components, biases, signs and dtype stay those of the fit, whatever the
+        parameters are now; ratings that are refused leave the model as it was.
+
+        Raises: as `fit`; ValueError for ratings so large that factors would not be finite.
         """
         if not hasattr(self, "components_"):
             return self.fit(X)
@@ -227,19 +232,29 @@ class MatrixFactorization(
             from . import ratings_dask
 
             X = ratings_dask.computed_ratings(X)
+        before = dict(self.__dict__)
+        try:
+            self._hear(X)
+        except BaseException:  # of ratings refused, and of Ctrl-C, nothing stays: arrays are made anew
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _hear(self, X: Any) -> None:
         users, items, ratings = self._coded(X)
         assert ratings is not None
         new_users, new_items = np.unique(users), np.unique(items)
         self._grow(new_users, new_items, X.shape if sp.issparse(X) else (None, None))
         if not len(ratings):
-            return self
+            return
         at_user, at_item = places(new_users, self.user_ids_), places(new_items, self.item_ids_)
         matrix = to_csr(
             np.searchsorted(new_users, users), np.searchsorted(new_items, items), ratings,
             (len(new_users), len(new_items)),
         )  # fmt: skip
-        layout, dtype = self._layout(), self.user_factors_.dtype
-        settings = self._settings(None)._replace(dtype=dtype)
+        settings = self._held_settings()
+        layout, dtype = settings.layout, settings.dtype
         mine = padded(layout, self.user_factors_[at_user], self.user_bias_[at_user], dtype, row=True)
         theirs = padded(layout, self.components_.T[at_item], self.item_bias_[at_item], dtype, row=False)
         counts = self.user_counts_[at_user], self.item_counts_[at_item]
@@ -251,7 +266,6 @@ class MatrixFactorization(
             self.user_bias_[at_user], self.item_bias_[at_item] = mine[:, 0], theirs[:, 1]
         self.user_counts_[at_user] += np.diff(matrix.indptr)
         self.item_counts_[at_item] += np.bincount(matrix.indices, minlength=len(at_item))
-        return self
 
     def memory_plan(self, shape, nnz, n_ranks=None):
         """What each rank of a fit to `nnz` ratings in a matrix of this `shape` needs, a `MemoryPlan` that
@@ -259,6 +273,7 @@ class MatrixFactorization(
 
         `n_ranks`: None: as many as a fit would take here.
         """
+        check_parameters(self)
         layout, ranks = self._layout(), n_ranks or self._n_ranks(shape, int(nnz))
         tile = min(mf_als.tile_length(layout.width, layout.itemsize), min(shape))
         return factor_plan(shape, int(nnz), layout, ranks, self._solver(), tile)
@@ -287,7 +302,7 @@ class MatrixFactorization(
 
     def _grow(self, users: np.ndarray, items: np.ndarray, shape: tuple[int | None, int | None]) -> None:
         """Make room for users and items that the model does not know yet."""
-        settings = self._settings(None)
+        settings = self._held_settings()
         self.user_ids_, self.user_factors_, self.user_bias_, self.user_counts_ = grown(
             self.user_ids_,
             users,
@@ -333,6 +348,13 @@ class MatrixFactorization(
             scale, np.dtype(self.dtype).type,
         )  # fmt: skip
 
+    def _held_settings(self) -> Settings:
+        """What the fitted model is updated by: of the parameters as they are now, `reg` and its scaling."""
+        components, biases, positive = self._shape_of_fit
+        dtype = self.user_factors_.dtype
+        layout = Layout(components, biases, dtype.itemsize)
+        return self._settings(None)._replace(layout=layout, positive=positive, dtype=dtype.type)
+
     def _start(self, problem: Problem, layout: Layout, users_first: bool) -> Any:
         """Rows and columns that a fit starts from with `warm_start`; else None."""
         if not (self.warm_start and hasattr(self, "components_")):
@@ -364,46 +386,3 @@ def _assembled(
     for piece in pieces:
         columns[piece.ids] = piece.columns
     return np.concatenate([piece.rows for piece in pieces]) if out is None else out, columns
-
-
-def _check_curved(problem: Problem, settings: Settings) -> None:
-    """Raise ValueError where a user or an item has many solutions: no penalty, and fewer ratings than
-    unknowns.
-    """
-    unknowns = settings.layout.components + settings.layout.biases
-    for what, ids, counts in (
-        ("user", problem.user_ids, problem.user_counts),
-        ("item", problem.item_ids, problem.item_counts),
-    ):
-        few = (counts > 0) & (counts < unknowns)
-        if settings.reg == 0 and few.any():
-            place = int(np.argmax(few))
-            raise ValueError(
-                f"reg=0 leaves {what} {ids[place].item()!r}, with {counts[place]} ratings for {unknowns} "
-                "unknowns, without a single solution; raise reg or lower n_components"
-            )
-
-
-def check_parameters(model: MatrixFactorization) -> None:
-    """Raise TypeError or ValueError for a parameter of the wrong type, or out of range."""
-    for name, low, kind in (
-        ("n_components", 1, Integral), ("reg", 0, Real), ("max_iter", 1, Integral), ("tol", 0, Real),
-        ("n_shards", 1, Integral),
-    ):  # fmt: skip
-        value: Any = getattr(model, name)
-        if value is None and name == "n_shards":
-            continue
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise TypeError(f"{name} must be {kind.__name__.lower()}, got {value!r}")
-        if not low <= float(value) < np.inf:
-            raise ValueError(f"{name} must be in [{low}, inf), got {value!r}")
-    for name in ("biases", "nonnegative", "warm_start"):
-        if not isinstance(getattr(model, name), bool | np.bool_):
-            raise TypeError(f"{name} must be True or False, got {getattr(model, name)!r}")
-    for name, choices in {"reg_scaling": ("weighted", "plain"), "solver": ("auto", "als", "ccd")}.items():
-        if getattr(model, name) not in choices:
-            raise ValueError(f"{name} must be one of {choices}, got {getattr(model, name)!r}")
-    if np.dtype(model.dtype) not in (np.float32, np.float64):
-        raise ValueError(f"dtype must be float32 or float64, got {model.dtype!r}")
-    if model.nonnegative and model.solver == "als":
-        raise ValueError("nonnegative=True needs solver='ccd' (or 'auto'): least squares do not keep signs")

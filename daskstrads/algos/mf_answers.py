@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from joblib import cpu_count
 from sklearn.utils.validation import check_is_fitted
 
-from .factors import Layout, Settings
+from .factors import Settings
 from .fold import fold_in, padded
 from .ratings import Names, Triples, ids_of, matrix_of, places, shown, to_csr, triples_of, unique_ids
 from .recommend import ragged, top
@@ -33,10 +33,7 @@ class Answers:
     def _names(self) -> Names:
         raise NotImplementedError
 
-    def _layout(self) -> Layout:
-        raise NotImplementedError
-
-    def _settings(self, problem: Any) -> Settings:
+    def _held_settings(self) -> Settings:
         raise NotImplementedError
 
     def transform(self, X):
@@ -46,7 +43,7 @@ class Answers:
         sorted ids, and whose items must be known. Lazy for a dask array.
 
         Raises:
-            ValueError: other columns than in the fit, an unknown item.
+            ValueError: other columns than in the fit, an unknown item, ratings that overflow.
         """
         check_is_fitted(self)
         if hasattr(X, "__dask_graph__"):
@@ -63,7 +60,8 @@ class Answers:
             ids, codes = unique_ids(triples.users)
             items = self._known("item", triples.items)
             ratings = to_csr(codes, items, triples.ratings, (len(ids), len(self.item_ids_)))
-        layout, dtype = self._layout(), self.user_factors_.dtype
+        settings = self._held_settings()
+        layout, dtype = settings.layout, settings.dtype
         rows = padded(
             layout,
             np.zeros((ratings.shape[0], layout.components)),
@@ -72,7 +70,6 @@ class Answers:
             row=True,
         )
         columns = padded(layout, self.components_.T, self.item_bias_, dtype, row=False)
-        settings = self._settings(None)._replace(dtype=dtype)
         fold_in(ratings, self.mean_, rows, columns, settings, threads=cpu_count())
         return np.ascontiguousarray(rows[:, layout.first : layout.first + layout.components])
 

@@ -362,6 +362,8 @@ def test_errors_name_ids_that_are_no_numpy_scalars():
     data = frame(ratings(), lambda i: b"u%d" % i, str)
     with pytest.raises(ValueError, match=r"rating of user b'u\d+' and item '\d+' is nan"):
         fitted(data.assign(rating=np.nan))
+    with pytest.raises(ValueError, match=r"reg=0 leaves user b'u0'"):
+        fitted(data, reg=0, n_components=30)
     with pytest.raises(ValueError, match="does not know item 'none'"):
         fitted(data).similar_items(pd.Series(["none"]))
 
@@ -380,6 +382,45 @@ def test_a_matrix_for_a_model_of_triples_is_in_the_order_of_its_ids():
             method(X[:59])
     with pytest.raises(ValueError, match="must be 2-D"):
         model.score(sp.coo_array(np.ones(25)))
+
+
+@pytest.mark.parametrize(
+    "change", [{"n_components": 5}, {"biases": False}, {"nonnegative": True}, {"dtype": np.float64}]
+)
+def test_parameters_of_the_next_fit_leave_the_fitted_model_what_it_is(change):
+    X = ratings()
+    model = fitted(X)
+    factors, heard = model.transform(X), fitted(X).partial_fit(X)
+    model.set_params(**change)
+    assert model.transform(X).tobytes() == factors.tobytes()
+    assert model.partial_fit(X).components_.tobytes() == heard.components_.tobytes()
+    assert model.item_bias_.tobytes() == heard.item_bias_.tobytes()
+
+
+@pytest.mark.parametrize("size", [1e30, 1e300])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_ratings_that_overflow_are_refused_and_leave_the_model_alone(size, nonnegative):
+    X = ratings()
+    model = fitted(X, nonnegative=nonnegative)
+    before = pickle.dumps(model)
+    with pytest.raises(ValueError, match="these ratings overflow"):
+        model.partial_fit(sp.csr_array((X.data * size, (X.tocoo().row + 9, X.tocoo().col)), shape=(70, 25)))
+    assert pickle.dumps(model) == before
+    assert model.shards_
+    with pytest.raises(ValueError, match="overflow"):
+        fitted(X * size)
+    if not nonnegative:
+        with pytest.raises(ValueError, match="these ratings overflow"):
+            model.transform(X * size)
+
+
+def test_partial_fit_that_is_refused_leaves_the_model_alone():
+    model = fitted(frame(ratings(), int, int))
+    with pytest.raises(TypeError, match="ids are"):
+        model.partial_fit(([1000], ["a film"], [3.0]))
+    assert len(model.user_ids_) == len(model.user_factors_) == 60
+    empty = frame(ratings(), str, str).astype({"user": object}).iloc[:0]
+    assert len(model.partial_fit(empty).user_ids_) == 60
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
