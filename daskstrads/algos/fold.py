@@ -50,7 +50,7 @@ def fold_in(
     offsets = ratings.indptr.astype(np.int64)
     indices = ratings.indices.astype(np.int32, copy=False)
     with np.errstate(over="ignore"):
-        residual = (ratings.data - mean).astype(dtype)
+        residual = (ratings.data - np.float64(mean)).astype(dtype)
         still = np.empty(0, dtype) if hold is None else hold.astype(dtype)
     rated = np.diff(offsets)
     weight = (settings.reg * (rated if settings.weighted else rated > 0)).astype(dtype)

@@ -119,7 +119,6 @@ class Answers:
         single = np.ndim(users) == 0
         at = places(ids, self.user_ids_)
         starts, excluded = self._excluded(ids, at, exclude)
-        offsets = (self.item_bias_ + self.mean_).astype(self.item_bias_.dtype)
         barred = np.empty(0, np.int64)
         if exclude_items is not None:
             told = list(exclude_items) if isinstance(exclude_items, Set) else np.atleast_1d(exclude_items)
@@ -128,9 +127,10 @@ class Answers:
         queries = self.user_factors_[at]
         queries[at < 0] = 0.0
         found, values, lengths = top(
-            queries, self.components_.T, offsets, n, barred, starts, excluded, cpu_count()
+            queries, self.components_.T, self.item_bias_, n, barred, starts, excluded, cpu_count()
         )
-        values = values + np.where(at >= 0, self.user_bias_[at], 0.0).astype(values.dtype)[:, None]
+        # The mean last: where ratings lie far from 0, float32 with it would not tell items apart.
+        values = values + (np.where(at >= 0, self.user_bias_[at], 0.0) + np.float64(self.mean_))[:, None]
         found, values = ragged(self.item_ids_[found], values, lengths)
         return (found[0], values[0]) if single else (found, values)
 

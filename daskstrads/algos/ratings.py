@@ -295,7 +295,7 @@ def problem_of(model: Any, ratings: Any) -> Problem:
     check_memory(model.memory_plan(matrix.shape, matrix.nnz, n_ranks=size))
     user_counts = np.diff(matrix.indptr).astype(np.int64)
     item_counts = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    with np.errstate(over="ignore"):  # the fit says so itself
+    with np.errstate(over="ignore", invalid="ignore"):  # the fit says so itself
         mean = float(matrix.data.mean(dtype=np.float64))
         spread = float(matrix.data.std(dtype=np.float64))
     counts = (user_counts, item_counts)[1 - axis]

@@ -523,6 +523,15 @@ def test_recommend_is_the_best_of_what_is_predicted():
     np.testing.assert_allclose(its_scores, scores[0], rtol=1e-6)  # one query is another BLAS routine
 
 
+def test_a_mean_far_from_zero_changes_no_order():
+    X = ratings()
+    far = sp.csr_array((X.data + 2.0**24, X.indices, X.indptr), shape=X.shape)
+    near, found = fitted(X), fitted(far)
+    np.testing.assert_array_equal(found.recommend(range(60), n=5)[0], near.recommend(range(60), n=5)[0])
+    scores = found.recommend(3, n=5)[1]
+    np.testing.assert_allclose(scores - 2.0**24, near.recommend(3, n=5)[1], atol=1e-3)
+
+
 def test_no_padding_and_nothing_that_is_excluded():
     X = ratings()
     model = fitted(X)
