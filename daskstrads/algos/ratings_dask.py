@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +49,24 @@ def problem_of(model: Any, X: Any) -> Problem:
     client = current_client()
     if client is None:
         return plain.problem_of(model, computed_ratings(X))
+    with _futures_let_go():
+        return _problem_on(client, model, X)
+
+
+@contextmanager
+def _futures_let_go() -> Iterator[None]:
+    """Raise a twin of an error. The future of the task that failed keeps the error itself, and that its
+    traceback, whose frames keep the other futures, and they the ratings on the workers.
+    """
+    try:
+        yield
+    except Exception as error:
+        twin = copy.copy(error)
+        trace, error.__traceback__ = error.__traceback__, None
+        raise twin.with_traceback(trace) from None
+
+
+def _problem_on(client: Any, model: Any, X: Any) -> Problem:
     made = _of_frame(model, X, client) if is_frame(X) else _of_array(X, client)
     shape, user_ids, item_ids, counts, moments, slabs = made
     entries, mean, spread = moments

@@ -1,6 +1,8 @@
 """MatrixFactorization on a cluster: dask arrays of sparse blocks, DataFrames of triples; bits of threads."""
 
 import contextlib
+import gc
+import time
 
 import dask
 import dask.array as da
@@ -215,6 +217,19 @@ def test_wrong_collections_are_clear_errors_and_the_next_fit_works(client, what)
         MatrixFactorization(**OPTIONS).fit(blocks(ratings(), (90,)))
     with pytest.raises(error, match=text), contextlib.ExitStack():
         MatrixFactorization(**OPTIONS).fit(make())  # without a client
+
+
+@pytest.mark.parametrize("what", ["nan", "missing id"])
+def test_a_fit_that_is_refused_leaves_nothing_on_the_workers(client, what):
+    before = set(client.futures)
+    with client.as_current(), contextlib.suppress(ValueError):
+        MatrixFactorization(**OPTIONS).fit(WRONG[what][0]())
+        pytest.fail("it fits")
+    gc.collect()
+    end = time.monotonic() + 5
+    while set(client.futures) - before and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not set(client.futures) - before
 
 
 def test_a_fit_that_does_not_fit_is_refused(client):
