@@ -267,12 +267,14 @@ def solve_positive(offsets, indices, residual, rows, columns, weight, hold, froz
         if start == stop:
             continue
         still = hold[i] if len(hold) else rows.dtype.type(0)
+        origin = rows[i].copy()  # what holds a row holds it here, not where the last sweep left it
         for _ in range(sweeps):
             moved = rows.dtype.type(0)
             for t in range(rows.shape[1]):
                 if t == frozen:
                     continue
-                slope, curvature = -weight[i] * rows[i, t], weight[i] + still
+                slope = -weight[i] * rows[i, t] - still * (rows[i, t] - origin[t])
+                curvature = weight[i] + still
                 for z in range(start, stop):
                     y = columns[indices[z], t]
                     slope += residual[z] * y

@@ -669,6 +669,15 @@ def test_partial_fit_learns_what_is_new_and_forgets_little():
     assert model.score(X) > 1.6 * everything.score(X)
 
 
+def test_positive_factors_forget_as_little():
+    X = ratings()
+    model = fitted(X, nonnegative=True, max_iter=30)
+    before, stranger = model.score(X), model.predict(60, range(5))
+    model.partial_fit(sp.csr_array((np.full(5, 3.0), ([60] * 5, range(5))), shape=(61, 25)))
+    assert model.score(X) > 1.02 * before
+    assert np.abs(model.predict(60, range(5)) - 3.0).mean() < 0.5 * np.abs(stranger - 3.0).mean()
+
+
 def test_partial_fit_of_nobody_leaves_the_others():
     X = ratings()
     model = fitted(X)
