@@ -113,10 +113,20 @@ def _block_rows(X: Any) -> list[list[Any]]:
     ]
 
 
+def _gathered(client: Any, wanted: list[Any]) -> list[Any]:
+    futures = client.compute(wanted)
+    try:
+        return client.gather(futures)
+    except Exception:
+        for future in futures:  # the client's loop may still hold them
+            future.release()
+        raise
+
+
 def _summed(client: Any, pieces: list[Any]) -> tuple[tuple[np.ndarray, np.ndarray], tuple[int, float, float]]:
     """Counts of rows and columns, and (entries, mean, spread), of pieces of rows one below the other."""
     told = client.compute([delayed(tasks.told_of, pure=True)(piece) for piece in pieces])
-    rows = client.gather(client.compute([delayed(tasks.first_of, pure=True)(each, 0) for each in told]))
+    rows = _gathered(client, [delayed(tasks.first_of, pure=True)(each, 0) for each in told])
     columns, sums = (
         client.compute(tree_sum([delayed(tasks.first_of, pure=True)(each, place) for each in told])).result()
         for place in (1, 2)
@@ -211,7 +221,7 @@ def _of_frame(model: Any, frame: Any, client: Any) -> tuple:
 
 def _all_ids(client: Any, found: list[Any]) -> np.ndarray:
     """The different ids of all partitions, sorted; partitions without rows have ids of no kind."""
-    kept = [ids for ids in client.gather(client.compute(found)) if len(ids)]
+    kept = [ids for ids in _gathered(client, found) if len(ids)]
     if len({ids.dtype.kind for ids in kept}) == 1:
         return np.unique(np.concatenate(kept))
     try:
