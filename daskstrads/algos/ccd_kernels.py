@@ -15,11 +15,14 @@ from numba import njit
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 BLOCK = 4
+# What kernels call is written into them: as functions of their own, with fast arithmetic, they come in
+# several copies whose bits differ, and which one is linked depends on whether a kernel was compiled or read
+# from the cache.
 LINE = 16  # sums of a column: x e, the triangle of x x', and padding
 _SWEEPS = 8  # of a positive block: near enough to its optimum, and never uphill
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, inline="always")
 def _solve(gram, target, x, frozen):
     """Overwrite x with the minimum of 1/2 x'Gx - target'x over all but the feature `frozen`; G is destroyed.
 
@@ -56,7 +59,7 @@ def _solve(gram, target, x, frozen):
         x[c] = entry / gram[c, c] if gram[c, c] > 0 else 0
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, inline="always")
 def _solve_positive(gram, target, x, first, frozen):
     """Lower 1/2 x'Gx - target'x from x by sweeps over its features; those from `first` on stay >= 0."""
     for _ in range(_SWEEPS):
@@ -70,7 +73,7 @@ def _solve_positive(gram, target, x, first, frozen):
             x[t] = max(entry, 0) if t >= first else entry
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, inline="always")
 def _spread(x, line, squares):
     """x in the first places of `line`, and the triangle of x x' in its places of `squares`; zeros
     elsewhere.

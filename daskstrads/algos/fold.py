@@ -47,8 +47,10 @@ def fold_in(
     from . import als_kernels, ratings_kernels
 
     layout, dtype = settings.layout, settings.dtype
+    # Of the types of a fit, whose kernels are loaded already.
     offsets = ratings.indptr.astype(np.int64)
-    indices = ratings.indices.astype(np.int32, copy=False)
+    offsets.flags.writeable = False
+    indices = ratings.indices.astype(np.uint16 if ratings.shape[1] <= 2**16 else np.int32)
     with np.errstate(over="ignore"):
         residual = (ratings.data - np.float64(mean)).astype(dtype)
         still = np.empty(0, dtype) if hold is None else hold.astype(dtype)

@@ -145,9 +145,7 @@ def test_both_solvers_find_the_same_optimum():
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_shards_agree_and_tiles_change_nothing(solver, monkeypatch):
     X = ratings(items=50)
-    fits = [
-        fitted(X, solver=solver, n_shards=size, dtype=np.float64, max_iter=4) for size in (1, 2, 3, 7, 70)
-    ]
+    fits = [fitted(X, solver=solver, n_shards=size, dtype=np.float64, max_iter=4) for size in (1, 3, 7)]
     if solver == "als":
         monkeypatch.setattr(mf_als, "_TILE", 1)
         monkeypatch.setattr(mf_als, "_FEWEST", 16)
