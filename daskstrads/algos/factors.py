@@ -75,8 +75,7 @@ class RatingPart(NamedTuple):
     """A rank's ratings: a slab of whole rows, and what concerns all ranks: ratings a column, their mean.
 
     `rows` (rows, width) and `columns` (columns, width): what to start from, this rank's rows and all columns;
-    None: zeros, and drawn numbers. `out`: where this rank's
-    factors go, None: an array of its own.
+    None: zeros, and drawn numbers. `out`: where this rank's factors go, None: an array of its own.
     """
 
     slab: Slab

@@ -297,7 +297,6 @@ class MatrixFactorization(
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.two_d_array = False
-        tags.non_deterministic = False
         return tags
 
     def _grow(self, users: np.ndarray, items: np.ndarray, shape: tuple[int | None, int | None]) -> None:

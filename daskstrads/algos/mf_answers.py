@@ -109,9 +109,8 @@ class Answers:
 
         `users`: ids, or one id: then 1-D answers. `exclude`: ratings (a matrix of the fit's shape, or
         triples or pairs) of what a user knows already; `exclude_items`: ids that nobody is to be told.
-        Where less than n items
-        are left, an answer is shorter: answers are 2-D arrays if all are of one length, else lists of
-        arrays. A user that the model does not know is told what is best for everybody.
+        Where less than n items are left, an answer is shorter: answers are 2-D arrays if all are of one
+        length, else lists of arrays. A user that the model does not know is told what is best for everybody.
         """
         check_is_fitted(self)
         n = _whole("n", n)

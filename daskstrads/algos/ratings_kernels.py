@@ -87,12 +87,3 @@ def penalty_of(factors, weight, frozen):
             row += x * x if t != frozen else 0.0
         total += np.float64(weight[i]) * row
     return total
-
-
-@njit(nogil=True, cache=True, fastmath=FAST)
-def squares(residual):
-    """sum e^2 in float64."""
-    total = 0.0
-    for z in range(len(residual)):
-        total += np.float64(residual[z]) ** 2
-    return total
