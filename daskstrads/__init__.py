@@ -11,6 +11,7 @@ _HOMES = {
     "ElasticNet": "algos.lasso",
     "Gather": "engine.program",
     "Lasso": "algos.lasso",
+    "LatentDirichletAllocation": "algos.lda",
     "MatrixFactorization": "algos.mf",
     "Program": "engine.program",
     "Report": "schedule",
@@ -31,6 +32,7 @@ __all__ = [
     "ElasticNet",
     "Gather",
     "Lasso",
+    "LatentDirichletAllocation",
     "MatrixFactorization",
     "Program",
     "Report",
@@ -48,6 +50,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .algos.lasso import ElasticNet, Lasso
+    from .algos.lda import LatentDirichletAllocation
     from .algos.mf import MatrixFactorization
     from .engine.program import Gather, Program, Rotate, Scatter, Sum
     from .engine.run import Run, launch, run

@@ -28,7 +28,9 @@ from .factors import split_axis_of
 from .lasso_dask import on_its_client
 from .ratings import Problem, merged_ids, triples_of
 
-__all__ = ["computed_ratings", "on_its_client", "problem_of", "transformed"]
+__all__ = [
+    "computed_ratings", "futures_let_go", "gathered", "on_its_client", "problem_of", "transformed",
+]  # fmt: skip
 
 
 def computed_ratings(X: Any) -> Any:
@@ -49,12 +51,12 @@ def problem_of(model: Any, X: Any) -> Problem:
     client = current_client()
     if client is None:
         return plain.problem_of(model, computed_ratings(X))
-    with _futures_let_go():
+    with futures_let_go():
         return _problem_on(client, model, X)
 
 
 @contextmanager
-def _futures_let_go() -> Iterator[None]:
+def futures_let_go() -> Iterator[None]:
     """Raise a twin of an error. The future of the task that failed keeps the error itself, and that its
     traceback, whose frames keep the other futures, and they the ratings on the workers.
     """
@@ -113,7 +115,8 @@ def _block_rows(X: Any) -> list[list[Any]]:
     ]
 
 
-def _gathered(client: Any, wanted: list[Any]) -> list[Any]:
+def gathered(client: Any, wanted: list[Any]) -> list[Any]:
+    """What delayed values become; after an error nothing of them stays on the workers."""
     futures = client.compute(wanted)
     try:
         return client.gather(futures)
@@ -126,7 +129,7 @@ def _gathered(client: Any, wanted: list[Any]) -> list[Any]:
 def _summed(client: Any, pieces: list[Any]) -> tuple[tuple[np.ndarray, np.ndarray], tuple[int, float, float]]:
     """Counts of rows and columns, and (entries, mean, spread), of pieces of rows one below the other."""
     told = client.compute([delayed(tasks.told_of, pure=True)(piece) for piece in pieces])
-    rows = _gathered(client, [delayed(tasks.first_of, pure=True)(each, 0) for each in told])
+    rows = gathered(client, [delayed(tasks.first_of, pure=True)(each, 0) for each in told])
     columns, sums = (
         client.compute(tree_sum([delayed(tasks.first_of, pure=True)(each, place) for each in told])).result()
         for place in (1, 2)
@@ -221,7 +224,7 @@ def _of_frame(model: Any, frame: Any, client: Any) -> tuple:
 
 def _all_ids(client: Any, found: list[Any]) -> np.ndarray:
     """The different ids of all partitions, sorted; partitions without rows have ids of no kind."""
-    kept = [ids for ids in _gathered(client, found) if len(ids)]
+    kept = [ids for ids in gathered(client, found) if len(ids)]
     if len({ids.dtype.kind for ids in kept}) == 1:
         return np.unique(np.concatenate(kept))
     try:

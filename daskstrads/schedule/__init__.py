@@ -2,18 +2,9 @@
 
 from .dependency import independent
 from .descent import Descent
-from .policy import (
-    Certified,
-    DynamicPriority,
-    Plan,
-    Policy,
-    Report,
-    Rotation,
-    RoundRobin,
-    StaticPartition,
-    Turn,
-)
+from .policy import Certified, DynamicPriority, Plan, Policy, Report, RoundRobin, StaticPartition
 from .priority import Recency, strongest
+from .rotation import Rotation, Turn
 
 __all__ = [
     "Certified",

@@ -16,10 +16,8 @@ __all__ = [
     "Plan",
     "Policy",
     "Report",
-    "Rotation",
     "RoundRobin",
     "StaticPartition",
-    "Turn",
 ]
 
 
@@ -195,44 +193,6 @@ class StaticPartition(RoundRobin):
         starts, lengths = self._cuts[:-1], np.diff(self._cuts)
         first, last = (starts + lengths * turn // self.rounds_per_sweep for turn in (place, place + 1))
         return np.concatenate([np.arange(*pair) for pair in zip(first, last, strict=True)])
-
-
-class Turn(NamedTuple):
-    """A round of `Rotation`: rank p holds block (p - shift) mod P."""
-
-    sweep: int
-    shift: int
-
-
-codec.register(Turn, tuple, lambda parts: Turn(*parts))
-
-
-class Rotation(Policy):
-    """Blocks go round the ranks: after P rounds every rank has held every block (STRADS, section 3, LDA).
-
-    The plan is a `Turn`; the program pushes `Rotate(block)` to pass its block on.
-    """
-
-    def __init__(self, sweeps: int):
-        if sweeps < 0:
-            raise ValueError(f"sweeps must be at least 0, got {sweeps}")
-        self.sweeps = sweeps
-        self._size = 1
-
-    def begin(self, size: int, seed: int) -> Rotation:
-        """Fresh copy for one run with `size` ranks, so `size` blocks."""
-        fresh = copy.copy(self)
-        fresh._size = size
-        return fresh
-
-    def waits(self, round: int) -> bool:
-        """Never: all turns are known from the start."""
-        return False
-
-    def __call__(self, round: int, reports: list[Any] | None) -> Turn | None:
-        """This round's turn, or None to stop."""
-        sweep, shift = divmod(round, self._size)
-        return Turn(sweep, shift) if sweep < self.sweeps else None
 
 
 class DynamicPriority(Policy):

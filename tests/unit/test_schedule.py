@@ -168,11 +168,43 @@ def test_rotation_brings_every_block_to_every_rank_once_a_sweep(size):
             assert sorted(row) == list(range(size))
 
 
+@pytest.mark.parametrize(("size", "blocks"), [(1, 1), (1, 3), (2, 3), (3, 2), (5, 1)])
+def test_rotation_of_queues_is_what_the_turns_say(size, blocks):
+    queues = [list(range(rank * blocks, (rank + 1) * blocks)) for rank in range(size)]
+    home = [list(queue) for queue in queues]
+    seen = set()
+    for turn in plans(Rotation(1, blocks), size):
+        held = [queue.pop(0) for queue in queues]
+        shift, place = divmod(turn.shift, blocks)
+        assert held == [(rank - shift) % size * blocks + place for rank in range(size)]
+        seen.update(enumerate(held))
+        for rank, block in enumerate(held):
+            queues[(rank + 1) % size].append(block)
+    assert len(seen) == size * size * blocks
+    assert queues == home
+
+
+def test_rotation_leads_and_listens():
+    policy = Rotation(3, 2, lead=2, listens=1).begin(2, 0)
+    assert [policy(round, None) for round in range(4)] == [Turn(-1, 0), Turn(-1, 1), Turn(0, 0), Turn(0, 1)]
+    assert [round for round in range(20) if policy.waits(round)] == [10, 14, 18]
+    quiet, loud = ([Report(np.empty(0, int), np.empty(0), terms)] for terms in ({}, {"stop": 1.0}))
+    assert policy(10, quiet) == Turn(2, 0)
+    assert policy(10, loud) is None
+    assert policy(14, quiet) is None  # three sweeps
+    with pytest.raises(TypeError, match=r"a daskstrads\.Report"):
+        policy(10, [1.0])
+
+
 def test_rotation_without_sweeps():
     assert plans(Rotation(0), 3) == []
     assert not Rotation(1).waits(1)
     with pytest.raises(ValueError, match="at least 0"):
         Rotation(-1)
+    with pytest.raises(ValueError, match="at least 0"):
+        Rotation(1, lead=-1)
+    with pytest.raises(ValueError, match="every rank needs a block"):
+        Rotation(1, 0)
 
 
 # DynamicPriority
