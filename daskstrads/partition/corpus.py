@@ -23,7 +23,7 @@ FORMATS = tuple(SUFFIXES)
 HEADED = {"uci", "mm"}  # formats with a header, and a line an entry
 COMPRESSED = {".gz", ".bz2", ".xz", ".lzma", ".zip", ".zst", ".snappy", ".lz4"}
 BANNER = b"%%MatrixMarket"
-LOOK, LONGEST = 200, 2**20  # lines looked at; bytes of a line in a head
+LOOK, LONGEST = 200, 2**26  # lines looked at; bytes of a line
 
 
 def format_of(file: Any) -> str:
@@ -56,20 +56,19 @@ def _formats(lines: list[bytes]) -> list[str]:
     if lines and lines[0].startswith(BANNER):
         return ["mm"]
     rows = [tokens for line in lines if (tokens := line.partition(b"#")[0].split())]
-    lengths = [len(tokens) for tokens in rows]
-    if lengths[:3] == [1, 1, 1] and all(length == 3 for length in lengths[3:]):
-        found = ["uci"] if all(tokens[0].isdigit() for tokens in rows[:3]) else []
-        if len(rows) > 3 or not found:
-            return found or ["svmlight"]
-    elif not rows or any(b":" not in token for tokens in rows for token in tokens[1:]):
+    head, entries = rows[:3], rows[3:]
+    headed = len(head) == 3 and all(len(tokens) == 1 and tokens[0].isdigit() for tokens in head)
+    headed = headed and all(len(tokens) == 3 and b":" not in b"".join(tokens) for tokens in entries)
+    if headed and entries:
+        return ["uci"]
+    if not rows or any(b":" not in token for tokens in rows for token in tokens[1:]):
         return []
-    else:
-        found = []
+    found = ["uci"] if headed else []
     # Labels that are the numbers of pairs by chance are few, all alike, and index 0 is not in such files.
     if any(tokens[0] != b"%d" % (len(tokens) - 1) for tokens in rows):
         return [*found, "svmlight"]
     indices = [[token.partition(b":")[0] for token in tokens[1:]] for tokens in rows]
-    if len(set(lengths)) > 2 or any(b"0" in row for row in indices):
+    if len(set(map(len, rows))) > 2 or any(b"0" in row for row in indices):
         return [*found, "blei"]
     return [*found, "svmlight", "blei"]
 

@@ -59,8 +59,8 @@ def read_corpus(
         paths: a path, a glob pattern or a list of them, local or with a protocol that fsspec knows (`s3://`).
         format: see above.
         n_features: words. None: as many as the largest file has, by its contents or by its header.
-        zero_based: whether words count from 0; True, False, "auto", or None: as the format says. Not for files
-            with a header.
+        zero_based: whether words count from 0; True, False, "auto", or None: as the format says. Not for
+            files with a header.
         blocksize: bytes of a file in one block; None, or compressed: whole files.
         compression: "gzip", "bz2", ..., None, or "infer" from the name of each file.
         storage_options: for fsspec.
@@ -68,8 +68,8 @@ def read_corpus(
     Raises:
         FileNotFoundError: no such file; no file matches.
         ValueError: the format is not clear, or not the same for all files. Here or on a computation, named
-            by file and line: a damaged line, a count that is none, a word twice in a document, a header that the
-            file contradicts.
+            by file and line: a damaged line, a count that is none, a word twice in a document, a header that
+            the file contradicts.
     """
     if format not in (None, *FORMATS):
         raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))} or None, got {format!r}")

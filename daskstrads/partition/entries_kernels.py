@@ -15,8 +15,8 @@ SHORT = 15  # digits of whole numbers that are below 2^53 for sure
 @njit(nogil=True, cache=True)
 def _count(text, at):
     """The count at `at`, where it ends, and whether it is one: whole, from 0 on, below 2^53."""
-    whole, end = digits(text, at, SHORT, ZERO)
-    if end > at and ends_token(text[end]):
+    whole, end = digits(text, at, ZERO)
+    if 0 < end - at <= SHORT and ends_token(text[end]):
         return np.int64(whole), end, True
     value, end, exact = number(text, at)
     if exact and 0 <= value < EXACT and value == np.floor(value):
@@ -40,14 +40,14 @@ def read_entries(text, counted, first, stop, width, rows, columns, counts, place
         if text[start] == NEWLINE:
             at = start + 1
             continue
-        document, at = digits(text, start, DIGITS - 1, ZERO)
+        document, at = digits(text, start, ZERO)
         row = np.int64(document)
-        if at == start or not blank(text[at]) or not first <= row < stop:
+        if not 0 < at - start < DIGITS or not blank(text[at]) or not first <= row < stop:
             return entry, line
         start = after_blanks(text, at)
-        word, at = digits(text, start, DIGITS - 1, ZERO)
+        word, at = digits(text, start, ZERO)
         column = np.int64(word)
-        if at == start or not ends_token(text[at]) or not 1 <= column <= width:
+        if not 0 < at - start < DIGITS or not ends_token(text[at]) or not 1 <= column <= width:
             return entry, line
         if counted:
             count, at, fine = _count(text, after_blanks(text, at))

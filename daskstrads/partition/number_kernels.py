@@ -23,6 +23,7 @@ NEWLINE, SPACE, HASH = 10, 32, 35
 PLUS, MINUS, POINT = 43, 45, 46
 DIGIT_0, SMALL_E, LARGE_E = 48, 101, 69
 DIGITS = 19  # as many decimal digits always fit 64 bits
+FULL = np.uint64(10 ** (DIGITS - 1))
 EXACT = np.uint64(2**53)  # integers up to here, and the powers of ten up to 22, are exact float64
 TENS = 10.0 ** np.arange(23)
 LEAST, MOST = -342, 308  # powers of ten with which a 64-bit integer may still be a normal float64
@@ -106,16 +107,16 @@ def ends_token(byte):
 
 
 @njit(nogil=True, cache=True)
-def digits(text, at, most, whole):
-    """`whole` with the digits from `at` on, at most `most` of them, behind it; and where they end."""
-    stop = at + most
-    while at < stop:
+def digits(text, at, whole):
+    """`whole` with the digits from `at` on behind it, and where they end; wrong beyond DIGITS of them."""
+    # A bound on their number would cost more than all the rest: the compiler unrolls such a loop.
+    while True:
         digit = np.int64(text[at]) - 48
         if not 0 <= digit <= 9:
-            break
-        whole = whole * TEN + np.uint64(digit)
+            return whole, at
+        if whole < FULL:
+            whole = whole * TEN + np.uint64(digit)
         at += 1
-    return whole, at
 
 
 @njit(nogil=True, cache=True)
@@ -140,22 +141,21 @@ def number(text, at):
     at = _after_sign(text, at)
     first, exponent = at, np.int64(0)
     leading = _after_zeros(text, at)
-    mantissa, at = digits(text, leading, DIGITS, ZERO)
-    some = at > first
+    mantissa, at = digits(text, leading, ZERO)
+    some, many = at > first, at - leading
     if text[at] == POINT:
-        first, most = at + 1, DIGITS - (at - leading)
-        at = _after_zeros(text, first) if mantissa == ZERO else first
-        mantissa, at = digits(text, at, most, mantissa)
-        some = some or at > first
+        first = at + 1
+        leading = _after_zeros(text, first) if mantissa == ZERO else first
+        mantissa, at = digits(text, leading, mantissa)
+        some, many = some or at > first, many + at - leading
         exponent = np.int64(first - at)
     if text[at] == SMALL_E or text[at] == LARGE_E:
         down = text[at + 1] == MINUS
         first = _after_sign(text, at + 1)
-        power, at = digits(text, first, 9, ZERO)
-        some = some and at > first
+        power, at = digits(text, first, ZERO)
+        some = some and 0 < at - first <= 9
         exponent += -np.int64(power) if down else np.int64(power)
-    # A digit too many is left over, and then this is not all.
-    whole = some and ends_token(text[at])
+    whole = some and many <= DIGITS and ends_token(text[at])
     value = np.float64(mantissa)
     if mantissa != ZERO:
         if mantissa <= EXACT and -22 <= exponent <= 22:

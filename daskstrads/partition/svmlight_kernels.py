@@ -57,10 +57,10 @@ def read_lines(text, base, stop, svmlight, labels, offsets, columns, values, odd
                 at = after_blanks(text, after_token(text, at))
             if text[at] == NEWLINE:
                 break
-            index, start = digits(text, at, DIGITS - 1, ZERO)
+            index, start = digits(text, at, ZERO)
             column = np.int64(index)
             falls = svmlight and column <= last
-            if start == at or text[start] != COLON or falls or not base <= column < stop:
+            if not 0 < start - at < DIGITS or text[start] != COLON or falls or not base <= column < stop:
                 return row, entry, n_odd, smallest, largest, at
             smallest = column if smallest < 0 or column < smallest else smallest
             largest = max(largest, column)

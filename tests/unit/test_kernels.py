@@ -491,7 +491,14 @@ def test_inspect_counts_the_active_and_bounds_the_block(lam, beta, positive):
 @pytest.mark.skipif(INTERPRETED, reason="this is that run")
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize(
-    "name", ["test_kernels.py", "test_stream.py", "test_svmlight_kernels.py", "test_factor_kernels.py"]
+    "name",
+    [
+        "test_kernels.py",
+        "test_stream.py",
+        "test_svmlight_kernels.py",
+        "test_entries_kernels.py",
+        "test_factor_kernels.py",
+    ],
 )
 def test_the_suite_without_jit(name):
     if not (HERE / name).exists():
