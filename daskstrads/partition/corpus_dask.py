@@ -49,9 +49,9 @@ def read_corpus(
     Blei's format whose words count from 1 needs `zero_based=False`, else its first column is empty.
 
     Files with a line an entry: the header has the shape, and row chunks are known. A file of several blocks
-    is read once when this is called: damaged lines are found here, and every block ends with a document. A
-    file in which documents are out of order (`scipy.io.mmwrite` of a csc_matrix) is one block, which is
-    sorted in memory.
+    is read once when this is called: damaged lines are found here, and every block ends with a document.
+    Where documents are out of order (`scipy.io.mmwrite` of a csc_matrix) the file is one block, sorted in
+    memory, and a warning says so if it is larger than `blocksize`.
 
     Every computation parses its blocks anew: `counts = counts.persist()` where they fit into memory.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate, pairwise
@@ -15,6 +16,8 @@ from .entries_kernels import read_entries
 from .spans import Span, damaged, is_number, pieces, shown
 
 __all__ = ["Header", "Part", "Survey", "block", "in_parts", "survey"]
+
+SHORTEST = 4  # bytes of a line: two numbers
 
 
 class Header(NamedTuple):
@@ -103,6 +106,12 @@ def in_parts(file: Any, header: Header, surveys: list[Survey]) -> list[Part]:
             firsts.append(found.second)
             places.append(start + found.place)
         last = found.last
+    if falls:
+        warnings.warn(
+            f"{file.path}: documents are out of order, so this file is one block, whatever its size; "
+            "a file in order of documents is read in parallel",
+            stacklevel=4,  # the caller of read_corpus
+        )
     if falls or len(firsts) < 2:
         return [whole]
     # A document without entries goes with the one before it; the newline before a line is in the span before.
@@ -122,7 +131,7 @@ def block(part: Part, width: int) -> sp.csr_matrix:
             entries than its header says.
     """
     text = part.span.text()
-    most = text.count(b"\n")  # more than enough; memory that is not written to costs nothing
+    most = len(text) // SHORTEST  # more than enough; memory that is not written to costs nothing
     index = index_type(part.rows, width, most)
     rows, columns, counts = np.empty(most, index), np.empty(most, index), np.empty(most, np.int64)
     entry = 0
@@ -140,8 +149,7 @@ def block(part: Part, width: int) -> sp.csr_matrix:
     np.cumsum(np.bincount(rows, minlength=part.rows), out=offsets[1:])
     X = sp.csr_matrix((counts, columns, offsets), shape=(part.rows, width))
     if not canonical(X):
-        seen: set[tuple[int, int]] = set()
-        raise damaged(part.span, text, 0, partial(_twice, seen=seen))
+        raise damaged(part.span, text, 0, partial(_twice, repeated=_repeated(X, part.first), seen=set()))
     X.eliminate_zeros()
     return X
 
@@ -161,7 +169,7 @@ def _entries(part: Part, text: bytes, width: int) -> Iterator[tuple[int, list[np
     The arrays are buffers that the next entries are written to.
     """
     cuts = list(pieces(text))
-    most = max((end - start for start, end in cuts), default=0) // 4 + 1  # bytes of the shortest line
+    most = max((end - start for start, end in cuts), default=0) // SHORTEST
     buffers = [np.empty(most, np.int64) for _ in range(4)]
     width = min(width, part.header.words)
     for start, end in cuts:
@@ -200,11 +208,19 @@ def _damage(line: bytes, part: Part, width: int) -> str:
     return "it cannot be read"
 
 
-def _twice(line: bytes, seen: set[tuple[int, int]]) -> str:
-    """Whether a line's word was in its document before; empty: no."""
-    if tokens := line.split()[:2]:
+def _repeated(X: sp.csr_matrix, first: int) -> set[tuple[int, int]]:
+    """The entries (document, word) that a matrix with sorted indices has more than once."""
+    rows = np.repeat(np.arange(first, first + X.shape[0]), np.diff(X.indptr))
+    same = (rows[1:] == rows[:-1]) & (X.indices[1:] == X.indices[:-1])
+    return set(zip(rows[1:][same].tolist(), (X.indices[1:][same] + 1).tolist(), strict=True))
+
+
+def _twice(line: bytes, repeated: set[tuple[int, int]], seen: set[tuple[int, int]]) -> str:
+    """Whether a line has one of the `repeated` entries that was `seen` before; empty: no."""
+    if tokens := line.partition(b"#")[0].split()[:2]:
         entry = int(tokens[0]), int(tokens[1])
         if entry in seen:
             return f"word {entry[1]} of document {entry[0]} was there before: add its counts up"
-        seen.add(entry)
+        if entry in repeated:
+            seen.add(entry)
     return ""
