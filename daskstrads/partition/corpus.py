@@ -114,7 +114,12 @@ def _matrix_market(file: Any) -> Header:
             f"not {' '.join(kind[1:4])!r}; scipy.io.mmread reads others"
         )  # fmt: skip
     if kind[4] != "general":
-        raise _wrong(file, 1, f"a matrix of documents x words is `general`, not {kind[4]!r}")
+        raise _wrong(
+            file,
+            1,
+            f"a matrix of documents x words is `general`, not {kind[4]!r}; "
+            "write it so (scipy.io.mmwrite has symmetry='general')",
+        )
     for number, line in enumerate(lines, 2):
         size += len(line)
         if not (tokens := line.split()) or tokens[0].startswith(b"%"):

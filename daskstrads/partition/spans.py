@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +27,16 @@ class Span:
     length: int | None = None
 
     def text(self) -> bytes:
-        """Its lines, the last with a newline."""
-        with copy.copy(self.file) as file:
-            text = read_block(file, self.start, self.length, b"\n")
+        """Its lines, the last with a newline.
+
+        Raises:
+            ValueError: a compressed file that is damaged or not complete.
+        """
+        try:
+            with copy.copy(self.file) as file:
+                text = read_block(file, self.start, self.length, b"\n")
+        except (EOFError, zlib.error) as error:
+            raise ValueError(f"{self.file.path}: {error}") from error
         return text if text.endswith(b"\n") or not text else text + b"\n"
 
     def line_number(self, text: bytes, place: int) -> int:

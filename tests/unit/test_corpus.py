@@ -423,6 +423,13 @@ def test_patterns_lists_and_compressed_files(write, tmp_path):
         read_corpus(damaged).compute()
 
 
+def test_a_compressed_file_that_is_not_complete(write):
+    packed = gzip.compress(b"1\n1\n3000\n" + b"1 1 1\n" * 3000)
+    X = read_corpus(write(packed[:-9], "a.uci.gz"))
+    with pytest.raises(ValueError, match=r"a\.uci\.gz: Compressed file ended before"):
+        X.compute()
+
+
 def test_paths_and_options_that_are_wrong(write, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no\.uci"):
         read_corpus(tmp_path / "no.uci")
