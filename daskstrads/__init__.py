@@ -23,6 +23,7 @@ _HOMES = {
     "Stream": "sparse_reduce",
     "Sum": "engine.program",
     "launch": "engine.run",
+    "read_corpus": "partition.corpus_dask",
     "read_svmlight": "partition.svmlight_dask",
     "run": "engine.run",
 }
@@ -44,6 +45,7 @@ __all__ = [
     "Stream",
     "Sum",
     "launch",
+    "read_corpus",
     "read_svmlight",
     "run",
 ]
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from .algos.mf import MatrixFactorization
     from .engine.program import Gather, Program, Rotate, Scatter, Sum
     from .engine.run import Run, launch, run
+    from .partition.corpus_dask import read_corpus
     from .partition.svmlight_dask import read_svmlight
     from .schedule import DynamicPriority, Report, Rotation, RoundRobin
     from .sparse_reduce import Stream

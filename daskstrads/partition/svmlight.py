@@ -1,50 +1,35 @@
-"""A byte range of an svmlight file as a sparse block; what is damaged in it is named by file and line."""
+"""A byte range of lines `label index:value ...` as a sparse block: svmlight, and Blei's lda-c."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from fsspec.utils import read_block
 
+from .counts import LIMIT, canonical, count_damage, index_type
+from .spans import Span, damaged, is_number, pieces, shown
 from .svmlight_kernels import read_lines
 
-__all__ = ["ANY", "Span", "block", "survey"]
+__all__ = ["ANY", "Kind", "block", "survey"]
 
 ANY = 2**62  # above every index: they have 18 digits at most
-PIECE = 2**20  # bytes parsed at a time: what the kernel writes stays in the cache
 
 
-@dataclass(frozen=True)
-class Span:
-    """The lines of a file (an `fsspec` OpenFile) that start in `length` bytes after `start`; None: all of it.
+class Kind(NamedTuple):
+    """What a line must be besides numbers.
 
-    A line that runs over or up to the start belongs to the span before, however long it is.
+    `counts`: values are whole numbers from 0 on. `sized`: the label is the number of pairs, and these come in
+    any order (lda-c); else indices rise.
     """
 
-    file: Any
-    start: int = 0
-    length: int | None = None
+    counts: bool = False
+    sized: bool = False
 
-    def text(self) -> bytes:
-        """Its lines, the last with a newline."""
-        with copy.copy(self.file) as file:
-            text = file.read() if self.length is None else read_block(file, self.start, self.length, b"\n")
-        return text if text.endswith(b"\n") or not text else text + b"\n"
 
-    def line_number(self, text: bytes, place: int) -> int:
-        """The line of the file, from 1, in which `text[place]` is; reads all that comes before."""
-        newlines, left = text.count(b"\n", 0, place), self.start
-        with copy.copy(self.file) as file:
-            while left and (read := file.read(min(left, PIECE))):
-                newlines += read.count(b"\n")
-                left -= len(read)
-        # The line that runs over the start ends before `text` begins.
-        return newlines + 1 + (self.start > 0)
+NUMBERS = Kind()
 
 
 class Lines(NamedTuple):
@@ -61,14 +46,14 @@ class Lines(NamedTuple):
     largest: int
 
 
-def survey(span: Span, base: int) -> tuple[int, int, int]:
+def survey(span: Span, base: int, kind: Kind = NUMBERS) -> tuple[int, int, int]:
     """Rows of the span, its smallest and its largest column index (-1: it has none).
 
     Raises:
         ValueError: a damaged line.
     """
     rows, smallest, largest = 0, -1, -1
-    for lines in _lines(span, span.text(), base, ANY):
+    for lines in _lines(span, span.text(), base, ANY, kind):
         rows += len(lines.labels)
         largest = max(largest, lines.largest)
         if lines.smallest >= 0:
@@ -76,7 +61,9 @@ def survey(span: Span, base: int) -> tuple[int, int, int]:
     return rows, smallest, largest
 
 
-def block(span: Span, base: int, width: int, dtype: np.dtype) -> tuple[sp.csr_matrix, np.ndarray]:
+def block(
+    span: Span, base: int, width: int, dtype: np.dtype, kind: Kind = NUMBERS
+) -> tuple[sp.csr_matrix, np.ndarray]:
     """The span's rows, a csr_matrix (rows, `width`) of `dtype`, and their labels, float64.
 
     Raises:
@@ -85,11 +72,11 @@ def block(span: Span, base: int, width: int, dtype: np.dtype) -> tuple[sp.csr_ma
     text = span.text()
     # More than enough; memory that is not written to costs nothing.
     most_rows, most_entries = text.count(b"\n"), text.count(b":")
-    index = np.int32 if max(width, most_entries) <= np.iinfo(np.int32).max else np.int64
+    index = index_type(width, most_entries)
     labels, offsets = np.empty(most_rows), np.zeros(most_rows + 1, index)
     columns, values = np.empty(most_entries, index), np.empty(most_entries, dtype)
     row = entry = 0
-    for lines in _lines(span, text, base, base + width):
+    for lines in _lines(span, text, base, base + width, kind):
         next_row, next_entry = row + len(lines.labels), entry + len(lines.values)
         labels[row:next_row] = lines.labels
         offsets[row + 1 : next_row + 1] = lines.offsets[1:] + entry
@@ -98,67 +85,69 @@ def block(span: Span, base: int, width: int, dtype: np.dtype) -> tuple[sp.csr_ma
             values[entry:next_entry] = lines.values
         row, entry = next_row, next_entry
     X = sp.csr_matrix((values[:entry], columns[:entry], offsets[: row + 1]), shape=(row, width))
-    X.has_canonical_format = True  # checked line by line
+    if not kind.sized:
+        X.has_canonical_format = True  # checked line by line
+    elif not canonical(X):
+        raise damaged(span, text, 0, _twice)
+    if kind.counts:
+        X.eliminate_zeros()
     return X, labels[:row]
 
 
-def _lines(span: Span, text: bytes, base: int, stop: int) -> Iterator[Lines]:
+def _lines(span: Span, text: bytes, base: int, stop: int, kind: Kind) -> Iterator[Lines]:
     """The span's `text` piece by piece, indices in [base, stop)."""
-    cuts = list(_cuts(text))
+    cuts = list(pieces(text))
     # A number takes two bytes at least. What is never written to costs nothing, the rest stays in the cache.
     most = max((end - start for start, end in cuts), default=0) // 2
     labels, offsets = np.empty(most), np.empty(most + 1, np.int64)
     columns, values, odd = np.empty(most, np.int64), np.empty(most), np.empty((most, 3), np.int64)
     for start, end in cuts:
         piece = np.frombuffer(text, np.uint8, end - start, start)
-        row, entry, n_odd, smallest, largest, damaged = read_lines(
-            piece, base, stop, labels, offsets, columns, values, odd
+        row, entry, n_odd, smallest, largest, place = read_lines(
+            piece, base, stop, not kind.sized, labels, offsets, columns, values, odd
         )
-        for place, first, last in odd[:n_odd].tolist():
-            try:
-                value = float(text[start + first : start + last])
-            except ValueError:
-                damaged = first  # comes before what stopped the kernel
-                break
-            if place < 0:
-                labels[-1 - place] = value
-            else:
-                values[place] = value
-        if damaged >= 0:
-            raise _error(span, text, start + damaged, base, stop)
+        fine = place < 0 and _read_odd(text, start, odd[:n_odd], labels, values)
+        if fine and kind.counts:
+            fine = bool(_are_counts(values[:entry]))
+        if fine and kind.sized:
+            fine = np.array_equal(labels[:row], np.diff(offsets[: row + 1]))
+        if not fine:
+            raise damaged(span, text, start, partial(_damage, base=base, stop=stop, kind=kind))
         yield Lines(labels[:row], offsets[: row + 1], columns[:entry], values[:entry], smallest, largest)
 
 
-def _cuts(text: bytes) -> Iterator[tuple[int, int]]:
-    """Where pieces of whole lines start and end, of PIECE bytes or of one longer line."""
-    start = 0
-    while start < len(text):
-        end = text.rfind(b"\n", start, start + PIECE) + 1 or text.index(b"\n", start) + 1
-        yield start, end
-        start = end
+def _read_odd(text: bytes, start: int, odd: np.ndarray, labels: np.ndarray, values: np.ndarray) -> bool:
+    """Fill in the numbers that the kernel left to float(); whether all are numbers."""
+    for place, first, last in odd.tolist():
+        token = text[start + first : start + last]
+        if not is_number(token):
+            return False
+        if place < 0:
+            labels[-1 - place] = float(token)
+        else:
+            values[place] = float(token)
+    return True
 
 
-def _error(span: Span, text: bytes, place: int, base: int, stop: int) -> ValueError:
-    line = text[text.rfind(b"\n", 0, place) + 1 : text.index(b"\n", place)]
-    number = span.line_number(text, place)
-    return ValueError(f"{span.file.path}, line {number}: {_damage(line, base, stop)}")
+def _are_counts(values: np.ndarray) -> np.bool_:
+    return np.all((values >= 0) & (values < LIMIT) & (np.floor(values) == values))
 
 
-def _damage(line: bytes, base: int, stop: int) -> str:
-    """What is wrong with a line, token by token."""
-    label, *tokens = line.partition(b"#")[0].split()
-    if not _is_number(label):
-        several = " (lines of several labels are not read)" if b"," in label else ""
-        return f"its label {_shown(label)} is no number{several}"
-    if tokens and tokens[0].startswith(b"qid:"):
+def _damage(line: bytes, base: int, stop: int, kind: Kind) -> str:
+    """What is wrong with a line, token by token; empty: nothing."""
+    label, *tokens = line.partition(b"#")[0].split() or (b"0",)
+    if not is_number(label):
+        several = " (lines of several labels are not read)" if b"," in label and not kind.sized else ""
+        return f"its {'number of words' if kind.sized else 'label'} {shown(label)} is no number{several}"
+    if not kind.sized and tokens and tokens[0].startswith(b"qid:"):
         tokens = tokens[1:]
     last = -1
     for token in tokens:
         index, colon, value = token.partition(b":")
         if not colon:
-            return f"{_shown(token)} is no pair index:value"
+            return f"{shown(token)} is no pair {'word:count' if kind.counts else 'index:value'}"
         if not index.isdigit() or len(index) > 18:
-            return f"{_shown(index)} in {_shown(token)} is no column index, a whole number from {base} on"
+            return f"{shown(index)} in {shown(token)} is no column index, a whole number from {base} on"
         column = int(index)
         if column < base:
             return (
@@ -167,21 +156,24 @@ def _damage(line: bytes, base: int, stop: int) -> str:
             )
         if column >= stop:
             return f"column index {column} is beyond n_features={stop - base}, counted from {base}"
-        if column <= last:
+        if column <= last and not kind.sized:
             return f"column index {column} after {last}: the indices of a line must rise"
-        if not _is_number(value):
-            return f"{_shown(value)} in {_shown(token)} is no number"
+        if not is_number(value):
+            return f"{shown(value)} in {shown(token)} is no number"
+        if kind.counts and (what := count_damage(value)):
+            return f"{shown(value)} in {shown(token)} {what}"
         last = column
-    raise AssertionError(f"nothing is wrong with {line!r}")  # the kernel and this function disagree
+    if kind.sized and float(label) != len(tokens):
+        return f"it says that {shown(label)} words follow, and {len(tokens)} do"
+    return ""
 
 
-def _is_number(token: bytes) -> bool:
-    try:
-        float(token)
-    except ValueError:
-        return False
-    return True
-
-
-def _shown(token: bytes) -> str:
-    return repr(token[:40].decode("ascii", "backslashreplace")) + ("..." if len(token) > 40 else "")
+def _twice(line: bytes) -> str:
+    """Which index a line has more than once; empty: none."""
+    seen = set()
+    for token in line.partition(b"#")[0].split()[1:]:
+        index = int(token.partition(b":")[0])
+        if index in seen:
+            return f"column index {index} more than once: add its counts up"
+        seen.add(index)
+    return ""

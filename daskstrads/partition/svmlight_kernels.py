@@ -1,179 +1,16 @@
-"""Kernels that read svmlight text: labels, indices and values, these with the bits of Python's float()."""
+"""Kernel that reads lines `label index:value ...`."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numba import njit
 
-__all__ = ["number", "read_lines"]
+from .number_kernels import DIGITS, NEWLINE, ZERO, after_blanks, after_token, digits, number
 
-NEWLINE, SPACE, HASH, COLON = 10, 32, 35, 58
-PLUS, MINUS, POINT = 43, 45, 46
-DIGIT_0, SMALL_E, LARGE_E = 48, 101, 69
+__all__ = ["read_lines"]
+
+COLON = 58
 QUERY = np.frombuffer(b"qid:", np.uint8)
-DIGITS = 19  # as many decimal digits always fit 64 bits
-EXACT = np.uint64(2**53)  # integers up to here, and the powers of ten up to 22, are exact float64
-TENS = 10.0 ** np.arange(23)
-LEAST, MOST = -342, 308  # powers of ten with which a 64-bit integer may still be a normal float64
-
-ZERO, ONE, THREE, TEN = np.uint64(0), np.uint64(1), np.uint64(3), np.uint64(10)
-HALF, LOW_HALF, ALL = np.uint64(32), np.uint64(2**32 - 1), np.uint64(2**64 - 1)
-TOP, BELOW = np.uint64(63), np.uint64(2**9 - 1)
-STEPS = np.array([32, 16, 8, 4, 2, 1], np.uint64)
-
-
-def _powers_of_five() -> np.ndarray:
-    """The 128 leading bits of 5^q, q from LEAST to MOST, as (high, low) uint64.
-
-    Rounded up for -27 <= q < 0, where 5^-q is a divisor that may leave nothing; else cut off.
-    """
-    rows = np.empty((MOST - LEAST + 1, 2), np.uint64)
-    for q in range(LEAST, MOST + 1):
-        power = 5 ** abs(q)
-        up = (power - 1).bit_length()  # power <= 2^up
-        bits = power << 128 if q >= 0 else 2 ** (up + 127 if q >= -27 else 2 * up + 128) // power + 1
-        bits >>= bits.bit_length() - 128
-        rows[q - LEAST] = bits >> 64, bits & (2**64 - 1)
-    return rows
-
-
-FIVES = _powers_of_five()
-
-
-@njit(nogil=True, cache=True)
-def _product(a, b):
-    """High and low 64 bits of the product of two uint64."""
-    a_high, a_low, b_high, b_low = a >> HALF, a & LOW_HALF, b >> HALF, b & LOW_HALF
-    low, cross, other = a_low * b_low, a_high * b_low, a_low * b_high
-    middle = (low >> HALF) + (cross & LOW_HALF) + (other & LOW_HALF)
-    high = a_high * b_high + (cross >> HALF) + (other >> HALF) + (middle >> HALF)
-    return high, (middle << HALF) | (low & LOW_HALF)
-
-
-@njit(nogil=True, cache=True)
-def _scaled(w, q):
-    """w 10^q, rounded to the nearest float64, for 0 < w < 2^64; False where that is denormal or huge.
-
-    Eisel and Lemire's algorithm (Lemire, Number Parsing at a Gigabyte per Second, 2021, sec. 5); 128 bits of
-    5^q are always enough (Mushtak and Lemire, Fast Number Parsing Without Fallback, 2023).
-    """
-    zeros = ZERO
-    for i in range(STEPS.size):
-        step = STEPS[i]
-        if w >> (TOP + ONE - step) == ZERO:
-            w <<= step
-            zeros += step
-    high, low = _product(w, FIVES[q - LEAST, 0])
-    if high & BELOW == BELOW:
-        more, _ = _product(w, FIVES[q - LEAST, 1])
-        carried = more > ALL - low
-        low = more - (ALL - low) - ONE if carried else low + more
-        high += ONE if carried else ZERO
-    upper = high >> TOP
-    shift = upper + np.uint64(9)
-    mantissa = high >> shift
-    power = ((217706 * q) >> 16) + 63 + np.int64(upper) - np.int64(zeros)
-    if not -1022 <= power <= 1022:
-        return 0.0, False
-    # Exactly half way: to even, not up.
-    if low <= ONE and -4 <= q <= 23 and mantissa & THREE == ONE and mantissa << shift == high:
-        mantissa -= ONE
-    mantissa = (mantissa + (mantissa & ONE)) >> ONE
-    return math.ldexp(np.float64(mantissa), int(power) - 52), True
-
-
-@njit(nogil=True, cache=True)
-def _blank(byte):
-    """Whether bytes.split() drops it; a newline is no blank."""
-    return byte == SPACE or (9 <= byte <= 13 and byte != NEWLINE)
-
-
-@njit(nogil=True, cache=True)
-def _ends_token(byte):
-    return byte in (NEWLINE, HASH) or _blank(byte)
-
-
-@njit(nogil=True, cache=True)
-def _digits(text, at, most, whole):
-    """`whole` with the digits from `at` on, at most `most` of them, behind it; and where they end."""
-    stop = at + most
-    while at < stop:
-        digit = np.int64(text[at]) - 48
-        if not 0 <= digit <= 9:
-            break
-        whole = whole * TEN + np.uint64(digit)
-        at += 1
-    return whole, at
-
-
-@njit(nogil=True, cache=True)
-def _after_zeros(text, at):
-    while text[at] == DIGIT_0:
-        at += 1
-    return at
-
-
-@njit(nogil=True, cache=True)
-def _after_sign(text, at):
-    return at + 1 if text[at] == MINUS or text[at] == PLUS else at
-
-
-@njit(nogil=True, cache=True)
-def number(text, at):
-    """The decimal number at `at`: value, where it ends, and whether that is all of it and exact.
-
-    What this does not decide (nan, inf, more than 19 digits, denormals, no number at all) is for float().
-    """
-    negative = text[at] == MINUS
-    at = _after_sign(text, at)
-    first, exponent = at, np.int64(0)
-    leading = _after_zeros(text, at)
-    mantissa, at = _digits(text, leading, DIGITS, ZERO)
-    some = at > first
-    if text[at] == POINT:
-        first, most = at + 1, DIGITS - (at - leading)
-        at = _after_zeros(text, first) if mantissa == ZERO else first
-        mantissa, at = _digits(text, at, most, mantissa)
-        some = some or at > first
-        exponent = np.int64(first - at)
-    if text[at] == SMALL_E or text[at] == LARGE_E:
-        down = text[at + 1] == MINUS
-        first = _after_sign(text, at + 1)
-        power, at = _digits(text, first, 9, ZERO)
-        some = some and at > first
-        exponent += -np.int64(power) if down else np.int64(power)
-    # A digit too many is left over, and then this is not all.
-    whole = some and _ends_token(text[at])
-    value = np.float64(mantissa)
-    if mantissa != ZERO:
-        if mantissa <= EXACT and -22 <= exponent <= 22:
-            value = value / TENS[-exponent] if exponent < 0 else value * TENS[exponent]
-        elif LEAST <= exponent <= MOST:
-            value, decided = _scaled(mantissa, exponent)
-            whole = whole and decided
-        else:
-            whole = False
-    return -value if negative else value, at, whole
-
-
-@njit(nogil=True, cache=True)
-def _after_blanks(text, at):
-    """The next place that holds no blank; the end of the line where a comment starts."""
-    while _blank(text[at]):
-        at += 1
-    if text[at] == HASH:
-        while text[at] != NEWLINE:
-            at += 1
-    return at
-
-
-@njit(nogil=True, cache=True)
-def _after_token(text, at):
-    while not _ends_token(text[at]):
-        at += 1
-    return at
 
 
 @njit(nogil=True, cache=True)
@@ -186,19 +23,20 @@ def _is_query(text, at):
 
 
 @njit(nogil=True, cache=True)
-def read_lines(text, base, stop, labels, offsets, columns, values, odd):
-    """Fill in the rows of svmlight lines; indices must rise within a line and be in [base, stop).
+def read_lines(text, base, stop, svmlight, labels, offsets, columns, values, odd):
+    """Fill in the rows of lines; indices must be in [base, stop).
 
-    `text` (uint8) ends with a newline. Written: `labels` and `offsets` (one more) a row; `columns`
-    (index - base) and `values` an entry; `odd` (..., 3) the numbers that are left to float():
-    entry, or -1 - row for a label; start; end. Returns rows, entries, odd numbers, the smallest and the
-    largest index (-1: none), and the place of the first damaged token (-1: none), where reading ends.
+    `svmlight`: they must also rise within a line, and `qid:` is passed over. `text` (uint8) ends with a
+    newline. Written: `labels` and `offsets` (one more) a row; `columns` (index - base) and `values` an entry;
+    `odd` (..., 3) the numbers that are left to float(): entry, or -1 - row for a label; start; end. Returns
+    rows, entries, odd numbers, the smallest and the largest index (-1: none), and the place of the first
+    damaged token (-1: none), where reading ends.
     """
     at = row = entry = n_odd = 0
     smallest = largest = np.int64(-1)
     offsets[0] = 0
     while at < text.size:
-        at = _after_blanks(text, at)
+        at = after_blanks(text, at)
         if text[at] == NEWLINE:
             at += 1
             continue
@@ -206,7 +44,7 @@ def read_lines(text, base, stop, labels, offsets, columns, values, odd):
         while True:
             value, at, exact = number(text, start)
             if not exact:
-                at = _after_token(text, start)
+                at = after_token(text, start)
                 odd[n_odd] = place, start, at
                 n_odd += 1
             if place < 0:
@@ -214,14 +52,15 @@ def read_lines(text, base, stop, labels, offsets, columns, values, odd):
             else:
                 values[entry] = value
                 entry += 1
-            at = _after_blanks(text, at)
-            if place < 0 and _is_query(text, at):
-                at = _after_blanks(text, _after_token(text, at))
+            at = after_blanks(text, at)
+            if svmlight and place < 0 and _is_query(text, at):
+                at = after_blanks(text, after_token(text, at))
             if text[at] == NEWLINE:
                 break
-            index, start = _digits(text, at, DIGITS - 1, ZERO)
+            index, start = digits(text, at, ZERO)
             column = np.int64(index)
-            if start == at or text[start] != COLON or column <= last or not base <= column < stop:
+            falls = svmlight and column <= last
+            if not 0 < start - at < DIGITS or text[start] != COLON or falls or not base <= column < stop:
                 return row, entry, n_odd, smallest, largest, at
             smallest = column if smallest < 0 or column < smallest else smallest
             largest = max(largest, column)

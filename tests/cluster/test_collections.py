@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from daskstrads import ElasticNet, Lasso, read_svmlight
+from daskstrads import ElasticNet, Lasso, read_corpus, read_svmlight
 
 
 def problem(shape):
@@ -121,6 +121,20 @@ def test_svmlight_files_are_read_by_the_workers(client, tmp_path):
         file.write("1 3:1 4\n")
     with pytest.raises(ValueError, match=r"1\.svm, line 61: '4' is no pair index:value"):
         read_svmlight(tmp_path / "*.svm", blocksize=3000)
+
+
+def test_counts_are_read_by_the_workers(client, tmp_path):
+    counts = np.random.default_rng(0).poisson(0.5, (40, 6))
+    rows, words = np.nonzero(counts)
+    lines = [f"{i + 1} {j + 1} {counts[i, j]}\n" for i, j in zip(rows, words, strict=True)]
+    path = tmp_path / "docword.txt"
+    path.write_text(f"40\n6\n{len(lines)}\n" + "".join(lines))
+    X = read_corpus(path, blocksize=100)
+    assert X.numblocks[0] > 2
+    np.testing.assert_array_equal(X.compute().toarray(), counts)
+    path.write_text(f"40\n6\n{len(lines) + 1}\n" + "".join(lines) + "40 6 -1\n")
+    with pytest.raises(ValueError, match=rf"docword\.txt, line {len(lines) + 4}: its count '-1' is negative"):
+        read_corpus(path, blocksize=100)
 
 
 def test_workers_and_scheduler_load_no_scikit_learn(client):

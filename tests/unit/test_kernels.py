@@ -496,6 +496,7 @@ def test_inspect_counts_the_active_and_bounds_the_block(lam, beta, positive):
         "test_kernels.py",
         "test_stream.py",
         "test_svmlight_kernels.py",
+        "test_entries_kernels.py",
         "test_factor_kernels.py",
         "test_topic_kernels.py",
     ],

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
 from daskstrads import Lasso, read_svmlight
-from daskstrads.partition import svmlight
-from daskstrads.partition.svmlight import Span
+from daskstrads.partition import spans
+from daskstrads.partition.spans import Span
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def stored(texts):
 def test_any_file_in_any_blocks(case, blocksize, piece):
     texts, X, y = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(svmlight, "PIECE", piece)
+        patch.setattr(spans, "PIECE", piece)
         found, labels = both(stored(texts), n_features=6, blocksize=blocksize)
     np.testing.assert_array_equal(found, X)
     np.testing.assert_array_equal(labels, y)
@@ -138,7 +138,7 @@ GOOD = [b"1 1:1 5:2\n", b"-1\n", b"\n", b"2.5 3:1e-3 # 1:2\n", b"# a comment\n",
 def test_a_damaged_line_is_named_wherever_it_is(before, after, blocksize, piece):
     paths = stored([b"".join(GOOD), b"".join([*before, b"1 1:1 2:x\n", *after])])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(svmlight, "PIECE", piece)
+        patch.setattr(spans, "PIECE", piece)
         with pytest.raises(ValueError, match=rf"/1\.svm, line {len(before) + 1}: 'x' in '2:x' is no number"):
             both(paths, 5, blocksize=blocksize)
 

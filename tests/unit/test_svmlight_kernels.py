@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from daskstrads.partition.svmlight_kernels import FIVES, LEAST, MOST, number, read_lines
+from daskstrads.partition.number_kernels import FIVES, LEAST, MOST, number
+from daskstrads.partition.svmlight_kernels import read_lines
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -104,7 +105,7 @@ def lines(text, base=1, stop=2**62):
     arrays = np.zeros(rows), np.zeros(rows + 1, np.int64), np.zeros(entries, np.int64), np.zeros(entries)
     odd = np.zeros((rows + entries, 3), np.int64)
     row, entry, n_odd, smallest, largest, damaged = read_lines(
-        np.frombuffer(text, np.uint8), base, stop, *arrays, odd
+        np.frombuffer(text, np.uint8), base, stop, True, *arrays, odd
     )
     labels, offsets, columns, values = (array.tolist() for array in arrays)
     return (
