@@ -1,5 +1,8 @@
 """Brute-force oracles that everything is compared with: slow, obvious, and written without the library."""
 
+import itertools
+import math
+
 import numpy as np
 
 
@@ -190,6 +193,54 @@ def rotated_gibbs(parts, n_words, n_topics, sweeps, seed, alpha, beta):
                 drifted.append(seen - totals)
             totals = totals + sum(drifted)
     return in_word
+
+
+def collapsed_gibbs(X, n_topics, sweeps, seed, alpha, beta):
+    """log p(words, topics) after every sweep of an exact sampler: tokens in the order of their words."""
+    rng = np.random.default_rng(seed)
+    words, documents = (np.repeat(places, X[np.nonzero(X)]) for places in np.nonzero(X)[::-1])
+    order = np.argsort(words, kind="stable")
+    words, documents = words[order], documents[order]
+    topics = rng.integers(0, n_topics, len(words))
+    told = []
+    in_word, in_document = np.zeros((X.shape[1], n_topics), int), np.zeros((X.shape[0], n_topics), int)
+    np.add.at(in_word, (words, topics), 1)
+    np.add.at(in_document, (documents, topics), 1)
+    totals = in_word.sum(0)
+    for _ in range(sweeps):
+        for i, (w, d) in enumerate(zip(words, documents, strict=True)):
+            counts = in_word[w], in_document[d], totals
+            for count in counts:
+                count[topics[i]] -= 1
+            odds = (counts[0] + beta) * (counts[1] + alpha) / (totals + X.shape[1] * beta)
+            topics[i] = np.searchsorted(np.cumsum(odds), rng.random() * odds.sum())
+            for count in counts:
+                count[topics[i]] += 1
+        told.append(topic_likelihood(in_word, in_document, alpha, beta))
+    return told
+
+
+def topic_likelihood(in_word, in_document, alpha, beta):
+    """log p(words, topics) of counts (words, topics) and (documents, topics): products of Gamma functions."""
+    total = 0.0
+    for counts, prior in ((in_word.T, beta), (in_document, alpha)):
+        for row in counts:
+            total += math.lgamma(len(row) * prior) - math.lgamma(row.sum() + len(row) * prior)
+            total += sum(math.lgamma(n + prior) - math.lgamma(prior) for n in row)
+    return total
+
+
+def topic_posterior(X, n_topics, alpha, beta):
+    """Every assignment of topics to the tokens of X: log p(words, topics), and its posterior probability."""
+    words, documents = (np.repeat(places, X[np.nonzero(X)]) for places in np.nonzero(X)[::-1])
+    found = []
+    for topics in itertools.product(range(n_topics), repeat=len(words)):
+        in_word, in_document = np.zeros((X.shape[1], n_topics), int), np.zeros((X.shape[0], n_topics), int)
+        np.add.at(in_word, (words, topics), 1)
+        np.add.at(in_document, (documents, topics), 1)
+        found.append(topic_likelihood(in_word, in_document, alpha, beta))
+    odds = np.exp(np.array(found) - max(found))
+    return np.array(found), odds / odds.sum()
 
 
 def gradient_descent(X, y, rate, steps):

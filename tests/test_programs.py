@@ -22,7 +22,8 @@ import scipy.sparse as sp
 
 import daskstrads
 from daskstrads import DynamicPriority, Program, run
-from daskstrads.algos import mf_als, mf_ccd
+from daskstrads.algos import lda_gibbs, mf_als, mf_ccd
+from daskstrads.algos.corpus import problem_of_counts
 from daskstrads.algos.factors import Layout, RatingPart, Settings, height
 from daskstrads.algos.lasso_block import Piece, Rules, assembled
 from daskstrads.algos.lasso_columns import ColumnPart, LassoColumns
@@ -302,6 +303,45 @@ def package_factors(solver):
     )
 
 
+def package_topics():
+    """Topics as the package finds them: sums over words are known, sums over topics are recounted."""
+    rng = np.random.default_rng(9)
+    counts = sp.csr_array(rng.poisson(0.6, (40, 25)).astype(np.int32))
+    priors = lda_gibbs.Priors(6, 0.3, 0.1)
+
+    def model(states):
+        blocks = [lda_gibbs.Block(*block) for state in states for block in state.blocks]
+        topics = np.zeros(6, int)
+        for block in blocks:
+            np.add.at(topics, *lda_gibbs.unpacked(block))
+        told = [state.totals for state in states]
+        return np.sort(np.concatenate([word_sums(block) for block in blocks])), topics, *told
+
+    def word_sums(block):
+        sums = np.concatenate([[0], np.cumsum(lda_gibbs.unpacked(block)[1])])
+        return np.diff(sums[np.concatenate([[0], np.cumsum(block.lengths)])])
+
+    def parts(size):
+        return problem_of_counts(counts, size).parts(None, False)
+
+    def oracle(size):
+        """Sums are known; topics are what the ranks' own tokens say."""
+        states = run(lda_gibbs.RotatingGibbs(priors, 3, 2, 0), parts(size)).shards
+        topics = np.bincount(np.concatenate([state.topics for state in states]), minlength=6)
+        return np.sort(counts.toarray().sum(0)), topics, *[topics] * size
+
+    return Case(
+        "RotatingGibbs",
+        lambda: lda_gibbs.RotatingGibbs(priors, 3, 2, 0, checked=True),
+        parts,
+        ("totals", "topics"),
+        model,
+        oracle,
+        close=0,
+        alike=None,
+    )
+
+
 PROGRAMS = [
     nnls(),
     lasso_toy(tall=True),
@@ -319,6 +359,7 @@ PROGRAMS = [
     package_lasso(1, parallel=True, sparse=True),
     package_factors("als"),
     package_factors("ccd"),
+    package_topics(),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from joblib import cpu_count
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
@@ -25,7 +25,7 @@ _MOST_TOPICS = 2**20
 
 
 class LatentDirichletAllocation(
-    TopicAnswers, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    TopicAnswers, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, BaseEstimator
 ):
     """Find the topics of documents: latent Dirichlet allocation by exact collapsed Gibbs sampling.
 
@@ -139,7 +139,7 @@ class LatentDirichletAllocation(
     def _counts(self, X: Any, reset: bool) -> sp.csr_array:
         """X as CSR of int32. Raises: as `fit`."""
         X = validate_data(
-            self, X, accept_sparse=("csr", "csc"), dtype=None, reset=reset, ensure_all_finite=False
+            self, X, accept_sparse=("csr", "csc"), dtype="numeric", reset=reset, ensure_all_finite=False
         )
         return counts_of(X)
 
@@ -151,10 +151,6 @@ class LatentDirichletAllocation(
     def _fitted(self, problem: Problem, given: Any, priors: Priors, go_on: bool, more: bool) -> None:
         from .compile_kernels import compilation_announced
 
-        if go_on and not more and problem.size != len(self.shards_):
-            raise ValueError(
-                f"warm_start goes on with {len(self.shards_)} shards, these documents have {problem.size}"
-            )
         if not problem.tokens and not more:
             raise ValueError("X has no tokens: all its counts are 0")
         blocks = self._blocks if go_on else blocks_per_rank(priors.components, problem.tokens, problem.size)

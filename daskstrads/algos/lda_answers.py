@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from joblib import cpu_count
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ..engine.run import collected
@@ -21,7 +22,7 @@ __all__ = ["TopicAnswers"]
 _DENSE = 2**31  # bytes up to which `components_` is made
 
 
-class TopicAnswers:
+class TopicAnswers(TransformerMixin):
     """The methods of a fitted `LatentDirichletAllocation` that leave it as it is."""
 
     shards_: list[Any]

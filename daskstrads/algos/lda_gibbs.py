@@ -23,6 +23,7 @@ __all__ = [
 _RARE = 12  # tokens of a word below which it is not worth entering it in a tree
 _KNOWN = 4096  # counts whose log Gamma is looked up
 _FEW, _MANY = 2, 16  # blocks a rank
+_ROUND = 500  # tokens a round and rank
 _DRIFT = 0.004  # of the totals, as a share of all tokens, that a round may make
 
 
@@ -112,17 +113,24 @@ class _Shard:
     drifts: list = field(default_factory=list)
     seen: Any = None  # (2, K) topics as words and documents count them, where a sweep is checked
 
+    @property
+    def blocks(self) -> list[tuple]:
+        """The blocks that this rank holds, as they travel."""
+        return [tuple(block) for block in self.queue]
+
 
 def blocks_per_rank(n_topics: int, tokens: int, size: int) -> int:
     """Blocks a rank, a function of the problem: so many that totals drift little within a round.
 
     Tokens that move change the totals as a random walk does: of n moved tokens, by about sqrt(2 n K) in all.
-    With n = tokens / (blocks size) a round and rank that is a share of sqrt(2 K / (tokens blocks size)).
+    With n = tokens / (blocks size) a round and rank that is a share of sqrt(2 K / (tokens blocks size)). A
+    round of too few tokens takes longer for the exchange than for them.
     """
     if size == 1:
         return 1
     wanted = 2 * n_topics * (size - 1) / (max(tokens, 1) * size * size * _DRIFT**2)
-    return int(min(max(math.ceil(wanted), _FEW), _MANY))
+    most = min(_MANY, tokens // (size * size * _ROUND))
+    return max(min(math.ceil(wanted), most), _FEW)
 
 
 class RotatingGibbs(Program):
@@ -225,7 +233,7 @@ class RotatingGibbs(Program):
             shard.words[shard.rows[block.number] : shard.rows[block.number + 1]] for block in shard.queue
         ]
         return TopicPiece(
-            [tuple(block) for block in shard.queue], words, shard.totals, shard.topics, shard.mark,
+            shard.blocks, words, shard.totals, shard.topics, shard.mark,
             shard.sweeps + len(shard.passes), shard.passes, shard.drifts,
         )  # fmt: skip
 
