@@ -1,7 +1,7 @@
 """How good topics are, from counts alone, in plain numpy: it shares no code with any sampler.
 
 joint: the collapsed log p(w, z) per token. completion: perplexity of the second halves of held-out documents,
-their mixtures fitted to the first halves with the topics fixed. unigram: the same without topics, which any
+their mixtures fitted to the first halves with the topics fixed. unigram: perplexity without topics, which any
 model has to be below.
 """
 
@@ -89,7 +89,14 @@ def completion(held: Held, phi: np.ndarray, alpha: float, steps: int = 20) -> fl
     return float(np.exp(-log_likelihood / tokens))
 
 
-def unigram(held: Held, train: sp.csr_array, beta: float) -> float:
+def unigram(counts: sp.csr_array) -> float:
+    """Perplexity of all tokens under their own frequencies: no model without topics has less."""
+    once = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel()
+    part = once[once > 0] / once.sum()
+    return float(np.exp(-part @ np.log(part)))
+
+
+def unigram_held(held: Held, train: sp.csr_array, beta: float) -> float:
     """Perplexity of the second halves under the frequencies of the training documents plus `beta`."""
     once = np.asarray(train.sum(axis=0, dtype=np.int64)).reshape(1, -1)
     return completion(held, probabilities(once, beta), 1.0, steps=0)
