@@ -19,12 +19,18 @@ from corpora import tokens_of
 from threadpoolctl import threadpool_limits
 from topic_quality import counts_of, probabilities
 
-BETA = 0.01
 
+class Model(NamedTuple):
+    """Number of topics, and the symmetric priors of documents over topics and of topics over words."""
 
-def alpha_of(n_topics: int) -> float:
-    """The document-topic prior of every comparison: 50 / K."""
-    return 50 / n_topics
+    n_topics: int
+    alpha: float
+    beta: float
+
+    @classmethod
+    def usual(cls, n_topics: int) -> Model:
+        """alpha = 50 / K, beta = 0.01."""
+        return cls(n_topics, 50 / n_topics, 0.01)
 
 
 class Mark(NamedTuple):
@@ -50,77 +56,78 @@ class Fit(NamedTuple):
     phi: np.ndarray
 
 
-def tomotopy(counts: sp.csr_array, n_topics: int, marks: Iterable[int], seed: int = 1) -> Sampled:
+def tomotopy(counts: sp.csr_array, model: Model, marks: Iterable[int], seed: int = 1) -> Sampled:
     """tomotopy's collapsed Gibbs; handing it the documents and asking for the likelihood are not timed.
 
-    The first sweep's seconds contain its random start.
+    The first sweep's seconds contain its random start. The counts are those after the last mark.
     """
     import tomotopy as tp
 
-    model = tp.LDAModel(tw=tp.TermWeight.ONE, k=n_topics, alpha=alpha_of(n_topics), eta=BETA, seed=seed)
-    model.optim_interval = model.burn_in = 0
+    k, alpha, beta = model
+    sampler = tp.LDAModel(tw=tp.TermWeight.ONE, k=k, alpha=alpha, eta=beta, seed=seed)
+    sampler.optim_interval = sampler.burn_in = 0
     names = np.array([str(j) for j in range(counts.shape[1])], object)
     offsets, words = tokens_of(counts)
     for start, end in pairwise(offsets):
         if end > start:  # it takes no empty document
-            model.add_doc(names[words[start:end]].tolist())
+            sampler.add_doc(names[words[start:end]].tolist())
     passed, done, seconds = [], 0, 0.0
     for mark in marks:
         began = time.perf_counter()
-        model.train(mark - done, workers=1, show_progress=False)
+        sampler.train(mark - done, workers=1, show_progress=False)
         seconds, done = seconds + time.perf_counter() - began, mark
-        passed.append(Mark(mark, seconds, model.ll_per_word))
-    column = np.array([int(name) for name in model.used_vocabs])
-    columns = np.concatenate([column[document.words] for document in model.docs])
-    topics = np.concatenate([document.topics for document in model.docs])
-    shape = n_topics, counts.shape[1]
-    return Sampled(passed, *counts_of(offsets, columns, topics.astype(np.int64), shape))
+        passed.append(Mark(mark, seconds, sampler.ll_per_word))
+    column = np.array([int(name) for name in sampler.used_vocabs])
+    columns = np.concatenate([column[document.words] for document in sampler.docs])
+    topics = np.concatenate([document.topics for document in sampler.docs]).astype(np.int64)
+    return Sampled(passed, *counts_of(offsets, columns, topics, (k, counts.shape[1])))
 
 
-def gibbs(counts: sp.csr_array, n_topics: int, alpha: float, beta: float) -> Fit:
-    """tomotopy after 200 sweeps, one sample."""
-    assert (alpha, beta) == (alpha_of(n_topics), BETA)
-    sampled = tomotopy(counts, n_topics, [200])
-    return Fit(sampled.marks[-1].seconds, probabilities(sampled.topic_word, BETA))
+def gibbs(counts: sp.csr_array, model: Model, sweeps: int = 300) -> Fit:
+    """tomotopy's topics after many sweeps, of one sample."""
+    sampled = tomotopy(counts, model, [sweeps])
+    return Fit(sampled.marks[-1].seconds, probabilities(sampled.topic_word, model.beta))
 
 
-def sklearn(counts: sp.csr_array, n_topics: int, alpha: float, beta: float) -> Fit:
-    """scikit-learn's batch variational Bayes."""
+def sklearn(counts: sp.csr_array, model: Model) -> Fit:
+    """scikit-learn's batch variational Bayes; it takes no document-topic prior above 1."""
     from sklearn.decomposition import LatentDirichletAllocation
 
-    model = LatentDirichletAllocation(
-        n_topics, doc_topic_prior=alpha, topic_word_prior=beta, learning_method="batch", max_iter=30,
-        random_state=0, n_jobs=1,
+    fitted = LatentDirichletAllocation(
+        model.n_topics, doc_topic_prior=min(model.alpha, 1.0), topic_word_prior=model.beta,
+        learning_method="batch", max_iter=30, random_state=0, n_jobs=1,
     )  # fmt: skip
     matrix = sp.csr_matrix(counts)
     with threadpool_limits(1):
         began = time.perf_counter()
-        model.fit(matrix)
+        fitted.fit(matrix)
         seconds = time.perf_counter() - began
-    return Fit(seconds, probabilities(model.components_, 0.0))
+    return Fit(seconds, probabilities(fitted.components_, 0.0))
 
 
-def gensim(counts: sp.csr_array, n_topics: int, alpha: float, beta: float) -> Fit:
+def gensim(counts: sp.csr_array, model: Model) -> Fit:
     """gensim's online variational Bayes, ten passes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its imports
         from gensim.matutils import Sparse2Corpus
         from gensim.models import LdaModel
 
+    corpus = Sparse2Corpus(sp.csr_matrix(counts), documents_columns=False)
     with threadpool_limits(1):
         began = time.perf_counter()
-        model = LdaModel(
-            Sparse2Corpus(sp.csr_matrix(counts), documents_columns=False), num_topics=n_topics,
-            id2word={j: str(j) for j in range(counts.shape[1])}, alpha=np.full(n_topics, alpha), eta=beta,
-            passes=10, chunksize=2_000, iterations=50, random_state=0, eval_every=None,
+        fitted = LdaModel(
+            corpus, num_topics=model.n_topics, id2word={j: str(j) for j in range(counts.shape[1])},
+            alpha=np.full(model.n_topics, model.alpha), eta=model.beta, passes=10, chunksize=2_000,
+            iterations=50, random_state=0, eval_every=None,
         )  # fmt: skip
         seconds = time.perf_counter() - began
-    return Fit(seconds, probabilities(model.get_topics(), 0.0))
+    return Fit(seconds, probabilities(fitted.get_topics(), 0.0))
 
 
-PERPLEXED: dict[str, Callable[[sp.csr_array, int, float, float], Fit]] = {
+PERPLEXED: dict[str, Callable[[sp.csr_array, Model], Fit]] = {
     "sklearn": sklearn,
     "gensim": gensim,
+    "tomotopy": gibbs,
 }
 """Peers whose held-out perplexity is compared."""
 
