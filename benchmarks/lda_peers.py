@@ -7,7 +7,6 @@ The other two are variational: only held-out perplexity compares. Each gets its 
 from __future__ import annotations
 
 import importlib.util
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -107,24 +106,22 @@ def sklearn(counts: sp.csr_array, model: Model) -> Fit:
 
 
 def gensim(counts: sp.csr_array, model: Model) -> Fit:
-    """gensim's online variational Bayes: 30 updates or more, at least ten passes.
+    """gensim's variational Bayes: twenty updates with all documents in one chunk.
 
-    Chunks are of one size: a small last one, weighted as if it were all documents, spoils the topics.
+    Smaller chunks cost perplexity: 2 033 on news20 at K = 20 in six, worse than no topics at all.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its imports
         from gensim.matutils import Sparse2Corpus
         from gensim.models import LdaModel
 
-    chunks = math.ceil(counts.shape[0] / 2_000)
-    chunk = math.ceil(counts.shape[0] / chunks)
     corpus = Sparse2Corpus(sp.csr_matrix(counts), documents_columns=False)
     with threadpool_limits(1):
         began = time.perf_counter()
         fitted = LdaModel(
             corpus, num_topics=model.n_topics, id2word={j: str(j) for j in range(counts.shape[1])},
-            alpha=np.full(model.n_topics, model.alpha), eta=model.beta, chunksize=chunk,
-            passes=max(10, math.ceil(30 / chunks)), iterations=50, random_state=0, eval_every=None,
+            alpha=np.full(model.n_topics, model.alpha), eta=model.beta, chunksize=counts.shape[0],
+            passes=20, iterations=50, random_state=0, eval_every=None,
         )  # fmt: skip
         seconds = time.perf_counter() - began
     return Fit(seconds, probabilities(fitted.get_topics(), 0.0))
