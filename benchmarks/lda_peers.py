@@ -108,7 +108,8 @@ def sklearn(counts: sp.csr_array, model: Model) -> Fit:
 def gensim(counts: sp.csr_array, model: Model) -> Fit:
     """gensim's variational Bayes: twenty updates with all documents in one chunk.
 
-    Smaller chunks cost perplexity: 2 033 on news20 at K = 20 in six, worse than no topics at all.
+    Chunks cost perplexity: on news20 at K = 20, alpha = 0.1 and beta = 0.05 it is 1 390 with one chunk and
+    1 661 with six (60 updates).
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its imports
