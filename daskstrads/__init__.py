@@ -13,6 +13,7 @@ _HOMES = {
     "Lasso": "algos.lasso",
     "LatentDirichletAllocation": "algos.lda",
     "MatrixFactorization": "algos.mf",
+    "Pass": "engine.program",
     "Program": "engine.program",
     "Report": "schedule",
     "Rotate": "engine.program",
@@ -35,6 +36,7 @@ __all__ = [
     "Lasso",
     "LatentDirichletAllocation",
     "MatrixFactorization",
+    "Pass",
     "Program",
     "Report",
     "Rotate",
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from .algos.lasso import ElasticNet, Lasso
     from .algos.lda import LatentDirichletAllocation
     from .algos.mf import MatrixFactorization
-    from .engine.program import Gather, Program, Rotate, Scatter, Sum
+    from .engine.program import Gather, Pass, Program, Rotate, Scatter, Sum
     from .engine.run import Run, launch, run
     from .partition.corpus_dask import read_corpus
     from .partition.svmlight_dask import read_svmlight

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from daskstrads import Gather, Program, Rotate, Rotation, RoundRobin, Scatter, Stream, Sum
+from daskstrads import Gather, Pass, Program, Rotate, Rotation, RoundRobin, Scatter, Stream, Sum
 
 
 class NNLS(Program):
@@ -283,3 +283,37 @@ class TopKSGD(Program):
     def pull(self, shard, plan, received, sent):
         shard.params -= received.dense()
         shard.memory -= sent.dense()
+
+
+class Carousel(Program):
+    """Two blocks a rank go round without anybody waiting for them; every rank changes each of them.
+
+    Besides, a long vector is summed in every round, and every other round passes nothing on.
+    """
+
+    replicas = ("total",)
+
+    def __init__(self, sweeps):
+        self.schedule = RoundRobin(1, sweeps=sweeps)
+
+    def init(self, part, rank, size, rng):
+        return SimpleNamespace(
+            rank=rank, size=size, queue=[np.array(block) for block in part], total=np.zeros(9000), turn=0
+        )
+
+    def push(self, shard, plan):
+        vector = np.full(9000, shard.rank + 1.0)
+        if shard.turn % 2:
+            return vector
+        block = shard.queue.pop(0)
+        return Pass(1.5 * block + shard.rank, last=shard.turn % 8 == 6), vector
+
+    def pull(self, shard, plan, received, sent):
+        blocks, vector = ([], received) if shard.turn % 2 else received
+        assert (
+            len(blocks) == (1 if shard.turn % 8 in (2, 4) else 2 if shard.turn % 8 == 6 else 0)
+            or shard.turn % 2
+        )
+        shard.queue += blocks
+        shard.total = shard.total + vector
+        shard.turn += 1

@@ -342,7 +342,28 @@ def package_topics():
     )
 
 
+def carousel():
+    """Blocks that are passed on: what each rank does to them, in the order in which it holds them."""
+
+    def parts(size):
+        return [([100.0 * rank + 1.0], [100.0 * rank + 2.0]) for rank in range(size)]
+
+    def model(states):
+        return np.array([state.queue for state in states]), states[0].total
+
+    def oracle(size):
+        queues = [list(part) for part in parts(size)]
+        for _ in range(8):
+            passed = [1.5 * np.array(queues[rank].pop(0)) + rank for rank in range(size)]
+            for rank in range(size):
+                queues[rank].append(passed[rank - 1])
+        return np.array(queues), np.full(9000, 16.0 * sum(range(1, size + 1)))
+
+    return Case("carousel", lambda: programs.Carousel(16), parts, ("total",), model, oracle, alike=None)
+
+
 PROGRAMS = [
+    carousel(),
     nnls(),
     lasso_toy(tall=True),
     lasso_toy(tall=False),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.program import Gather, Program, Rotate, Sum
+from ..engine.program import Gather, Pass, Program, Sum
 from ..engine.run import run
 from ..partition import Compressed, Slab
 from ..schedule import Policy, Report, Rotation, Turn
@@ -194,19 +194,17 @@ class RotatingGibbs(Program):
         block = shard.queue.pop(0)
         shard.own = shard.totals.copy()
         made = self._work(shard, block, plan.sweep)
-        last = plan.sweep > 0 and plan.shift >= self.blocks * (shard.size - 1)
-        if last:
+        if plan.sweep > 0 and plan.shift >= self.blocks * (shard.size - 1):  # for the last time in this sweep
             shard.in_words += self._words_likelihood(made)
         if shard.size > 1:
             shard.sent += made.lengths.nbytes + made.cells.nbytes
         changed = shard.own - shard.totals
         changed.flags.writeable = made.lengths.flags.writeable = made.cells.flags.writeable = False
-        passed = Rotate(tuple(made))
-        return (
-            (Sum(changed), passed, Sum(self._seen(shard, plan, made, last)))
-            if self.checked
-            else (Sum(changed), passed)
-        )
+        # The block travels while this rank works on its next one; at the end of a sweep all are waited for.
+        end = plan.shift == self.blocks * shard.size - 1
+        passed = Pass(tuple(made), last=end or self.blocks == 1)
+        sent = Sum(changed), passed
+        return (*sent, Sum(self._seen(shard, plan, made))) if self.checked else sent
 
     def pull(self, shard: _Shard, plan: Turn, received: Any, sent: Any) -> Report | None:
         """Take over the totals and the next block; at the end of a sweep, a report."""
@@ -214,9 +212,9 @@ class RotatingGibbs(Program):
         if plan.sweep < 0:
             self._arrange(shard, *received)
             return None
-        total, block = received[:2]
+        total, arrived = received[:2]
         shard.totals = shard.totals + total
-        shard.queue.append(Block(*block))
+        shard.queue += [Block(*block) for block in arrived]
         tokens = int(shard.totals.sum())
         if plan.sweep > 0:
             shard.drifts.append(float(np.abs(shard.own - shard.totals).sum() / max(tokens, 1)))
@@ -364,7 +362,7 @@ class RotatingGibbs(Program):
         shard.in_words, shard.sent = 0.0, 0
         return Report(np.empty(0, np.int64), np.empty(0), terms)
 
-    def _seen(self, shard: _Shard, plan: Turn, block: Block, last: bool) -> np.ndarray:
+    def _seen(self, shard: _Shard, plan: Turn, block: Block) -> np.ndarray:
         """Topics as this rank's part of the words, and its documents, count them at the end of a sweep."""
         from . import corpus_kernels as kernels
 

@@ -8,21 +8,29 @@ from typing import Any
 import numpy as np
 
 from ..comm.group import Group, freeze, rebuild
-from ..sparse_reduce import Stream, allreduce, reduce_scatter, rotate, tree_sum
+from ..sparse_reduce import Stream, allreduce, pass_on, reduce_scatter, rotate, tree_sum
 from ..sparse_reduce.tree import check_alike, describe
-from .program import Gather, Rotate, Scatter, Sum
+from .passing import Passing
+from .program import Gather, Pass, Rotate, Scatter, Sum
 
-__all__ = ["as_exchanges", "check_bounds", "copied", "exchange", "mirrored", "payload"]
+__all__ = ["as_exchanges", "check_bounds", "copied", "exchange", "label_of", "mirrored", "payload"]
 
 _MEETING_BYTES = 65_536  # larger sums are doubled instead: fewer bytes arrive at each rank
-_KINDS = (Sum, Scatter, Gather, Rotate)
+_KINDS = (Sum, Scatter, Gather, Rotate, Pass)
 _NUMBERS = np.generic | int | float | complex
 
 
-def exchange(sent: Any, group: Group, head: Any, compare: Callable[[list[Any]], None]) -> Any:
+def exchange(
+    sent: Any,
+    group: Group,
+    head: Any,
+    compare: Callable[[list[Any]], None],
+    passing: Passing | None = None,
+) -> Any:
     """Carry out what push returned; what this rank receives.
 
     `head` (small) travels with it; `compare` is given all ranks' heads before anything else is looked at.
+    `passing`: this rank's, from round to round.
 
     Totals are summed over the fixed tree T(P) (`sparse_reduce.tree`), so they do not depend on who
     carries the values. Ranks that share memory meet once for everything. Otherwise blocks that rotate and
@@ -33,6 +41,8 @@ def exchange(sent: Any, group: Group, head: Any, compare: Callable[[list[Any]], 
         ValueError: values that differ in kind, dtype or shape, or bounds that do not fit.
         RuntimeError: the ranks returned different exchanges.
     """
+    passing = passing or Passing()
+    passing.settle()
     wanted = as_exchanges(sent)
     alone = [not group.shared and _travels_alone(entry, group.size) for entry in wanted]
     label = "push(" + ", ".join(map(_told, wanted, alone)) + ")"
@@ -42,11 +52,33 @@ def exchange(sent: Any, group: Group, head: Any, compare: Callable[[list[Any]], 
     ]
     entries = group.meet((head, payloads), label)
     compare([values[0] for values in entries])
-    received = []
-    for place, (entry, apart) in enumerate(zip(wanted, alone, strict=True)):
+    received: list[Any] = [None] * len(wanted)
+    # What is passed on comes last: nobody reads it before the next round, and it would be in others' way.
+    for place in sorted(range(len(wanted)), key=lambda place: isinstance(wanted[place], Pass)):
+        entry, apart = wanted[place], alone[place]
         values = [payloads[place] for _, payloads in entries]
-        received.append(_carry(entry, values, group) if apart else _receive(entry, values, group))
+        if isinstance(entry, Pass):
+            received[place] = _passed(entry, values, group, passing, apart)
+        else:
+            received[place] = _carry(entry, values, group) if apart else _receive(entry, values, group)
     return mirrored(sent, tuple(received))
+
+
+def _passed(entry: Pass, values: list[Any], group: Any, passing: Passing, apart: bool) -> list[Any]:
+    if apart:
+        arrives = pass_on(entry.value, group)
+        passing.expect(lambda: copied(arrives()))
+        if entry.last:
+            passing.settle()
+        return passing.taken()
+    return passed(passing, values[group.rank - 1], entry.last)
+
+
+def passed(passing: Passing, block: Any, last: bool) -> list[Any]:
+    """What a rank receives of a `Pass` when the block of this round is there already."""
+    before = passing.taken()
+    passing.blocks.append(block)
+    return before + passing.taken() if last else before
 
 
 def mirrored(sent: Any, received: tuple) -> Any:
@@ -57,7 +89,7 @@ def mirrored(sent: Any, received: tuple) -> Any:
 
 
 def _travels_alone(entry: Any, size: int) -> bool:
-    if isinstance(entry, Rotate):
+    if isinstance(entry, Rotate | Pass):
         return size > 1
     if isinstance(entry, Scatter):
         return size > 1 and isinstance(entry.value, np.ndarray) and entry.value.nbytes > _MEETING_BYTES
@@ -69,7 +101,12 @@ def _travels_alone(entry: Any, size: int) -> bool:
 
 def _told(entry: Any, alone: bool) -> str:
     # Ranks must agree about the way as well: part of the label that a meeting compares.
-    return type(entry).__name__ + (" apart" if alone else "")
+    return label_of(entry) + (" apart" if alone else "")
+
+
+def label_of(entry: Any) -> str:
+    """What ranks compare of an exchange."""
+    return type(entry).__name__ + (" last" if isinstance(entry, Pass) and entry.last else "")
 
 
 def _announced(entry: Any, group: Any) -> Any:
@@ -87,20 +124,23 @@ def _carry(entry: Any, announced: list[Any], group: Any) -> Any:
 
 
 def as_exchanges(sent: Any) -> list[Any]:
-    """What push returned, as a list of exchanges."""
+    """What push returned, as a list of exchanges. Raises: as `exchange`."""
     if sent is None:
         return []
-    return [
+    wanted = [
         entry if isinstance(entry, _KINDS) else _as_sum(entry)
         for entry in (sent if isinstance(sent, tuple) else (sent,))
     ]
+    if sum(isinstance(entry, Pass) for entry in wanted) > 1:
+        raise TypeError("push returned more than one Pass; a round has one, whose value may be a tuple")
+    return wanted
 
 
 def _as_sum(value: Any) -> Sum:
     if isinstance(value, np.ndarray | Stream | _NUMBERS):
         return Sum(value)
     raise TypeError(
-        f"push must return Sum, Scatter, Gather, Rotate, an array, a Stream, a tuple of these or None, "
+        f"push must return Sum, Scatter, Gather, Rotate, Pass, an array, a Stream, a tuple of these or None, "
         f"not {type(value).__name__}"
     )
 
@@ -108,7 +148,7 @@ def _as_sum(value: Any) -> Sum:
 def payload(entry: Any, size: int) -> Any:
     """What travels of an exchange: nothing that its sender can still write to."""
     value = entry.value
-    if isinstance(entry, Rotate):
+    if isinstance(entry, Rotate | Pass):
         return copied(value)  # the receiver owns it
     if isinstance(entry, Scatter):
         return _pieces(entry, size)

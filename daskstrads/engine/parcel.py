@@ -10,10 +10,14 @@ import numpy as np
 from ..comm.group import freeze, rebuild
 from ..sparse_reduce import Stream, tree_sum
 from ..sparse_reduce.tree import add, check_alike, describe
-from .exchange import as_exchanges, check_bounds, copied, mirrored, payload
-from .program import Gather, Rotate, Scatter, Sum
+from .exchange import as_exchanges, check_bounds, copied, label_of, mirrored, passed, payload
+from .passing import Passing
+from .program import Gather, Pass, Rotate, Scatter, Sum
 
 __all__ = ["Parcel", "blocks", "cut", "merge", "opened", "parcel"]
+
+
+_PASSED = ("Rotate", "Pass", "Pass last")
 
 
 class Parcel(NamedTuple):
@@ -36,20 +40,20 @@ def parcel(sent: Any, rank: int, size: int, checksum: int) -> Parcel:
     described: list[Any] = []
     bounds: list[Any] = []
     for entry in wanted:
-        value: Any = None if isinstance(entry, Rotate) else payload(entry, size)
+        value: Any = None if isinstance(entry, Rotate | Pass) else payload(entry, size)
         where = None
         if isinstance(entry, Scatter):
             value, where = value
         described.append(describe(value, rank) if isinstance(entry, Sum | Scatter) else None)
         values.append({rank: value} if isinstance(entry, Gather) else value)
         bounds.append(where)
-    labels = tuple(type(entry).__name__ for entry in wanted)
+    labels = tuple(map(label_of, wanted))
     return Parcel({rank: (checksum, labels, tuple(described), tuple(bounds))}, tuple(values))
 
 
 def blocks(sent: Any) -> list[Any]:
     """What the rank passes on to the next one."""
-    return [copied(entry.value) for entry in as_exchanges(sent) if isinstance(entry, Rotate)]
+    return [copied(entry.value) for entry in as_exchanges(sent) if isinstance(entry, Rotate | Pass)]
 
 
 def merge(left: Parcel, right: Parcel) -> Parcel:
@@ -66,7 +70,7 @@ def merge(left: Parcel, right: Parcel) -> Parcel:
 def _merged(label: str, left: Any, right: Any) -> Any:
     if label == "Gather":
         return left | right
-    if label == "Rotate":
+    if label in _PASSED:
         return None
     return add(left, right) if isinstance(left, np.ndarray | Stream) else tree_sum([left, right])
 
@@ -83,8 +87,10 @@ def cut(total: Parcel, rank: int) -> Parcel:
     return Parcel(total.heads, values)
 
 
-def opened(total: Parcel, passed: list[Any], sent: Any, compare: Callable[[list[int]], None]) -> Any:
-    """What a rank receives of a round: `total` is cut for it, `passed` are the previous rank's blocks.
+def opened(
+    total: Parcel, arrived: list[Any], sent: Any, compare: Callable[[list[int]], None], passing: Passing
+) -> Any:
+    """What a rank receives of a round: `total` is cut for it, `arrived` are the previous rank's blocks.
 
     Raises: as `exchange`.
     """
@@ -100,11 +106,12 @@ def opened(total: Parcel, passed: list[Any], sent: Any, compare: Callable[[list[
         if label == "Scatter":
             check_bounds([head[3][place] for head in heads])
     assert total.values is not None
-    waiting = iter(passed)
+    waiting = iter(arrived)
     received = []
     for label, value in zip(labels[0], total.values, strict=True):
-        if label == "Rotate":
-            received.append(copied(next(waiting)))  # Dask may hold it for somebody else
+        if label in _PASSED:
+            block = copied(next(waiting))  # Dask may hold it for somebody else
+            received.append(block if label == "Rotate" else passed(passing, block, label == "Pass last"))
         elif label == "Gather":
             received.append([_read_only(value[rank]) for rank in sorted(value)])
         else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..schedule.policy import Policy
 
-__all__ = ["Gather", "Program", "Rotate", "Scatter", "Sum", "check_program"]
+__all__ = ["Gather", "Pass", "Program", "Rotate", "Scatter", "Sum", "check_program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,18 @@ class Rotate:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Exchange: as `Rotate`, but nobody waits: the block travels while the ranks work on another one.
+
+    Rank p receives the list of blocks that rank p - 1 has passed in earlier rounds and that have not been
+    received yet: at most one if every round has a Pass; with `last`, also that of this round. One a round.
+    """
+
+    value: Any
+    last: bool = False
+
+
 class Program:
     """A model-parallel algorithm: four short methods; the engine does the rest (STRADS, section 2).
 
@@ -54,8 +66,8 @@ class Program:
     - `init(part, rank, size, rng) -> shard`: this rank's data, model variables and caches;
     - `schedule(round, reports) -> plan` (small, the same for all ranks) or None to stop; or a class or
       instance attribute `schedule = RoundRobin(...)`. `reports` is None before round 0;
-    - `push(shard, plan)`: what to exchange, as values: `Sum`, `Scatter`, `Gather`, `Rotate`, a tuple of
-      them, or None. A bare array or Stream means `Sum`;
+    - `push(shard, plan)`: what to exchange, as values: `Sum`, `Scatter`, `Gather`, `Rotate`, `Pass`, a
+      tuple of them, or None. A bare array or Stream means `Sum`;
     - `pull(shard, plan, received, sent) -> report`: commit to this shard. `received` mirrors what push
       returned (a tuple for a tuple); `sent` is what this rank pushed.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..comm.group import freeze, note
 from ..schedule.policy import Policy
+from .passing import Passing
 
 __all__ = ["Parked", "Rank"]
 
@@ -36,6 +37,7 @@ class Rank:
         self.plan: Any = None
         self.sent: Any = None
         self.outbox: dict[int, Any] = {}  # by round: what tasks still have to pass on
+        self.passing = Passing()
 
     def init(self, part: Any) -> None:
         """Make the shard."""

@@ -218,9 +218,11 @@ def _loop(rank: Rank, plans: Callable[[int, Any], Any], group: Any, parks: bool)
         rank.told(plan, reports)
         if plan is None:
             break
-        rank.pull(exchange(rank.push(plan), group, (rank.round, rank.checksum, slow), compare))
+        head = (rank.round, rank.checksum, slow)
+        rank.pull(exchange(rank.push(plan), group, head, compare, rank.passing))
         slow = slow + 1 if parks and time.monotonic() - start > _SLOW else 0
     else:
+        rank.passing.settle()
         return None
     rank.phase = "last exchange"
     final = group.meet((rank.checksum, rank.report), "last reports")

@@ -225,7 +225,7 @@ def _passed(session: str, place: int, round: int, pushed: Parcel) -> list[Any]:
 
 def _pull(session: str, place: int, round: int, total: Parcel, passed: list[Any]) -> Any:
     with _rank(session, place) as rank:
-        rank.pull(opened(total, passed, rank.sent, rank.compare))
+        rank.pull(opened(total, passed, rank.sent, rank.compare, rank.passing))
         return rank.report
 
 

@@ -6,7 +6,7 @@ import math
 import operator
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,16 @@ from .selector import IN_ORDER, Link, Seen, choose, union, wants_compression, wa
 from .stream import Stream, adopt
 from .tree import check_alike, describe, sum_alike
 
-__all__ = ["ALGORITHM_NAMES", "OPS", "allgather", "allreduce", "broadcast", "reduce_scatter", "rotate"]
+__all__ = [
+    "ALGORITHM_NAMES",
+    "OPS",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "pass_on",
+    "reduce_scatter",
+    "rotate",
+]
 
 ALGORITHM_NAMES = ("auto", "in_order", *ALGORITHMS)
 OPS = ("sum", "max")
@@ -146,11 +155,19 @@ def broadcast(value: Payload, group: Group, root: int = 0) -> Payload:
 
 def rotate(value: Payload, group: Group) -> Payload:
     """The payload of the rank before this one, the last one's on rank 0."""
+    return pass_on(value, group)()
+
+
+def pass_on(value: Payload, group: Group) -> Callable[[], Payload]:
+    """`rotate` in two: send this rank's payload at once; what is returned waits for that of the rank before.
+
+    It must be called before this rank takes part in another collective.
+    """
     if group.size == 1:
-        return value
+        return lambda: value
     call = Call(group, "rotate", "copy", ("payload", np.dtype(np.uint8), (0,)))
     call.send((group.rank + 1) % group.size, 0, value)
-    return call.receive((group.rank - 1) % group.size)[1]
+    return lambda: call.receive((group.rank - 1) % group.size)[1]
 
 
 def _check_op(op: str) -> None:

@@ -268,6 +268,24 @@ def test_slow_rounds_go_on_as_tasks(client, tmp_path, schedule):
     forgotten(client)
 
 
+class Slow(programs.Carousel):
+    """Blocks that are on their way when tasks take over."""
+
+    def push(self, shard, plan):
+        if shard.turn < 5:
+            time.sleep(1.05)
+        return super().push(shard, plan)
+
+
+def test_blocks_on_their_way_arrive_when_tasks_take_over(client):
+    parts = [[[1.0], [2.0]], [[3.0], [4.0]]]
+    wanted = here(programs.Carousel(16), parts)
+    found = there(client, "auto", Slow(16), parts)
+    for one, other in zip(found.shards, wanted.shards, strict=True):
+        np.testing.assert_array_equal(one.queue, other.queue)
+    forgotten(client)
+
+
 def test_the_mesh_keeps_slow_rounds_when_it_is_asked_for(client):
     found = there(client, "mesh", OnWhich(RoundRobin(5, sweeps=1), 1.05), [0, 1])
     assert all(all(shard.hosted) for shard in found.shards)

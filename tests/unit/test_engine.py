@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from daskstrads import Gather, Program, Rotate, Rotation, RoundRobin, Run, Scatter, Stream, Sum, run
+from daskstrads import Gather, Pass, Program, Rotate, Rotation, RoundRobin, Run, Scatter, Stream, Sum, run
 from daskstrads.engine.program import check_program
 from daskstrads.schedule import Policy
 
@@ -230,6 +230,7 @@ def test_nothing_and_tuples_of_one(size):
     ("wrong", "told"),
     [
         ([np.ones(3)], "push must return Sum, .* or None, not list"),
+        ((Pass(1), Pass(2)), "more than one Pass"),
         ("text", "not str"),
         ({"a": 1}, "not dict"),
         (Sum, "not type"),
