@@ -1,4 +1,5 @@
-"""The seed's claims, about Lasso and factorisation, measured inside one engine: docs/claims.md and pictures.
+"""The seed's claims, about Lasso, factorisation and topics, measured inside one engine: docs/claims.md and
+pictures.
 
     env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE python benchmarks/claims.py [--quick] [--only 1,3]
 
@@ -23,6 +24,7 @@ import claims_parallel
 import claims_priority
 import claims_scaling
 import claims_sums
+import claims_topics
 import numpy as np
 from claims_arms import OUTCOMES, warm
 from claims_context import Context
@@ -39,6 +41,7 @@ SECTIONS = {
     "5": claims_memory.memory,
     "6": claims_sums.sums,
     "7": claims_factors.factors,
+    "8": claims_topics.topics,
 }
 
 

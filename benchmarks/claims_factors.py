@@ -57,17 +57,20 @@ class Timed(Program):
     def push(self, shard: Any, plan: Any) -> Any:
         began = time.thread_time()
         sent = self.program.push(shard, plan)
-        self.cpu[shard.factors.rank].append(time.thread_time() - began)
+        self.cpu[self._rank(shard)].append(time.thread_time() - began)
         return sent
 
     def pull(self, shard: Any, plan: Any, received: Any, sent: Any) -> Any:
         began = time.thread_time()
         report = self.program.pull(shard, plan, received, sent)
-        self.cpu[shard.factors.rank][-1] += time.thread_time() - began
+        self.cpu[self._rank(shard)][-1] += time.thread_time() - began
         return report
 
     def result(self, shard: Any) -> Any:
         return self.program.result(shard)
+
+    def _rank(self, shard: Any) -> int:
+        return next(rank for rank, other in enumerate(self.shards) if other is shard)
 
 
 def arm(train: Any, solver: str, ranks: int) -> Arm:

@@ -24,7 +24,7 @@ _RARE = 12  # tokens of a word below which it is not worth entering it in a tree
 _KNOWN = 4096  # counts whose log Gamma is looked up
 _FEW, _MANY = 2, 16  # blocks a rank
 _ROUND = 500  # tokens a round and rank
-_DRIFT = 0.004  # of the totals, as a share of all tokens, that a round may make
+_DRIFT = 0.007  # of the totals, as a share of all tokens, in a round of the first sweep; later half as much
 
 
 class Priors(NamedTuple):
@@ -85,7 +85,7 @@ class _Shard:
 
     rank: int
     size: int
-    matrix: Compressed
+    matrix: Compressed | None  # until its tokens are placed
     piece: TopicPiece | None
     more: bool
     mark: int
@@ -122,9 +122,9 @@ class _Shard:
 def blocks_per_rank(n_topics: int, tokens: int, size: int) -> int:
     """Blocks a rank, a function of the problem: so many that totals drift little within a round.
 
-    Tokens that move change the totals as a random walk does: of n moved tokens, by about sqrt(2 n K) in all.
-    With n = tokens / (blocks size) a round and rank that is a share of sqrt(2 K / (tokens blocks size)). A
-    round of too few tokens takes longer for the exchange than for them.
+    Tokens that move change the totals as a random walk does: n of them by about sqrt(2 n K) in all. The other
+    ranks move n = tokens (size - 1) / (blocks size^2) in a round. A round of too few tokens takes longer for
+    the exchange than for them.
     """
     if size == 1:
         return 1
@@ -161,8 +161,9 @@ class RotatingGibbs(Program):
         counts = np.zeros(matrix.length, np.int64)
         kernels.count_words(matrix.values, matrix.indices, counts)
         totals = np.zeros(self.priors.components, np.int64)
-        mark = zlib.crc32(matrix.values.tobytes(), zlib.crc32(matrix.indices.astype(np.int64).tobytes()))
-        mark = zlib.crc32(matrix.starts.tobytes(), mark)
+        mark = 0
+        for array in (matrix.values, matrix.indices, matrix.starts):
+            mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), mark)
         if piece is not None and part.more:
             totals = piece.totals.copy()
         elif piece is not None and piece.mark != mark:
@@ -245,6 +246,7 @@ class RotatingGibbs(Program):
         from .lda_kernels import DENSE
 
         n_topics, matrix = self.priors.components, shard.matrix
+        assert matrix is not None
         n_blocks, offsets = self.blocks * shard.size, matrix.starts
         if shard.more:
             blocks = [np.asarray(words) for rank in held for words in rank]
@@ -276,7 +278,8 @@ class RotatingGibbs(Program):
             offsets, matrix.indices, matrix.values, row_of, shard.begins, ends - shard.tokens, shard.at
         )
         self._fill(shard, frequencies, cell)
-        shard.frequencies = frequencies[:0]
+        # The tokens say all that is needed from here on.
+        shard.frequencies, shard.matrix = np.empty(0, np.int64), None
 
     def _fill(self, shard: _Shard, frequencies: np.ndarray, cell: Any) -> None:
         """The blocks that this rank holds first: empty, or those of a model that there is."""

@@ -187,7 +187,8 @@ def test_forms_of_input_give_the_same_model():
     ("tokens", "topics", "size", "wanted"),
     [
         (10**6, 100, 1, 1),
-        (10**6, 100, 2, 4),
+        (10**6, 100, 2, 2),
+        (10**6, 1000, 2, 11),
         (10**4, 100, 2, 5),
         (10**5, 1000, 2, 16),
         (10**8, 1000, 2, 2),
@@ -516,6 +517,28 @@ def test_scikit_learns_manners():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert model.n_features_in_ == len(pipeline[0].get_feature_names_out())
+
+
+def test_pyldavis_draws_it():
+    """Its function for scikit-learn's class, unchanged."""
+    pytest.importorskip("pyLDAvis", reason="draws topics: pip install pyLDAvis")
+    text = [
+        "the cat sat on the mat with dogs",
+        "dogs and cats play",
+        "stocks fell",
+        "markets and stocks rose",
+    ]
+    vectorizer = CountVectorizer()
+    counts = vectorizer.fit_transform(text * 8)
+    model = LatentDirichletAllocation(3, max_iter=20, random_state=0).fit(counts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own imports
+        import pyLDAvis.lda_model
+
+        prepared = pyLDAvis.lda_model.prepare(model, counts, vectorizer, n_jobs=1)
+    assert prepared.topic_coordinates.shape == (3, 5)
+    assert set(prepared.topic_info.Term) <= set(vectorizer.get_feature_names_out())
+    np.testing.assert_allclose(prepared.topic_coordinates.Freq.sum(), 100.0)
 
 
 def test_history_and_progress(capsys):
