@@ -188,8 +188,9 @@ def sample(
         leaves *= 2
         levels += 1
     base = np.float32(beta)
-    inverse = np.zeros(padded, np.float32)
-    weight = np.zeros(padded, np.float32)  # of the word that is being sampled: (n_wk + beta) / (n_k + V beta)
+    # Below all leaves, also those without a topic: by rounding a draw may come to the end of the tree.
+    inverse = np.zeros(leaves * LANES, np.float32)
+    weight = np.zeros(leaves * LANES, np.float32)  # of the word at hand: (n_wk + beta) / (n_k + V beta)
     in_word = np.zeros(padded, np.int32)
     listed = np.zeros(padded, np.uint8)
     touched = np.empty(padded, np.int32)

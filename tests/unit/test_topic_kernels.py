@@ -157,6 +157,27 @@ def test_draws_have_the_odds_of_collapsed_gibbs_sampling(layout, rare):
     assert chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > 1e-3
 
 
+def before(state):
+    """The generator's state of which `state` is the next: its three steps undone."""
+    whole = 2**64 - 1
+    for shift, left in ((17, True), (7, False), (13, True)):
+        found = state
+        for _ in range(64 // shift + 1):
+            found = state ^ ((found << shift) & whole if left else found >> shift)
+        state = found
+    return state
+
+
+def test_the_largest_draw_ends_at_a_topic():
+    """Rounding takes it past the sum of all odds, to leaves of the tree that have no topics."""
+    assert int(lda_kernels._next(np.uint64(before(2**64 - 1)))) == 2**64 - 1
+    for seed in range(3 if INTERPRETED else 300):
+        state = State(seed, 5, 9, n_topics=33 + 16 * (seed % 7), length=12)
+        state.run(before(2**64 - 1 - seed % 3), rare=(0, 1000)[seed % 2])
+        assert state.topics.max() < state.n_topics
+        state.check()
+
+
 def test_deal_counts_what_it_deals():
     state = State(0, 4, 7, 6, 20, dense=(1,), wide=2)
     for given_topics, by_word in ((True, False), (False, False), (False, True)):
