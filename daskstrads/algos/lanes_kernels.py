@@ -33,7 +33,7 @@ def _counts(cells: Any, place: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _first_above(shares: np.ndarray, left: Any) -> int:
-    above = np.flatnonzero(np.cumsum(shares, dtype=np.float32) > left)
+    above = np.flatnonzero((np.cumsum(shares, dtype=np.float32) > left) & (shares > 0))
     return int(above[0]) if len(above) else LANES
 
 
@@ -58,7 +58,10 @@ def _find(cells, place, topic):
 
 
 def _pick(cells, place, weight, left):
-    """The first of sixteen cells up to which count x weight[topic] add up to more than `left`; 16: none."""
+    """The first of sixteen cells that counts, up to which count x weight[topic] add up to more than `left`.
+
+    16: none.
+    """
     topics, counts = _counts(cells, place)
     return _first_above(counts * weight[topics], left)
 
@@ -167,14 +170,17 @@ class _Builder:
         return self.call("llvm.cttz.i64", _WIDE, [bits, ir.Constant(_BIT, 1)])
 
     def first_above(self, shares: Any, left: Any) -> Any:
+        """The first lane that has a share, and up to which shares add up to more than `left`."""
         builder = self.builder
+        # Sums of more lanes may be larger by rounding alone: a lane without a share is never drawn.
+        filled = builder.fcmp_ordered(">", shares, self.zeros)
         for step in (1, 2, 4, 8):
             lanes = [LANES + lane if lane < step else lane - step for lane in range(LANES)]
             shifted = builder.shuffle_vector(
                 shares, self.zeros, ir.Constant(ir.VectorType(_SMALL, LANES), lanes)
             )
             shares = builder.fadd(shares, shifted)
-        return self.first(builder.fcmp_ordered(">", shares, self.same(left)))
+        return self.first(builder.and_(filled, builder.fcmp_ordered(">", shares, self.same(left))))
 
 
 def _vector(plain: Callable, result: Any, given: tuple, generate: Callable[[_Builder], Any]) -> Any:
