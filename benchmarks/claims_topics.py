@@ -16,7 +16,8 @@ from claims_plots import Panel, draw
 from corpora import load_corpus
 
 from daskstrads import LatentDirichletAllocation, run
-from daskstrads.algos.lda_gibbs import RotatingGibbs, blocks_per_rank
+from daskstrads.algos.lda_gibbs import RotatingGibbs
+from daskstrads.algos.word_blocks import blocks_per_rank
 
 TOPICS, ALPHA, BETA, SWEEPS = 200, 0.25, 0.01, 60
 BLOCKS = (1, 2, 4, 8, 16)

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 
 import daskstrads
 from daskstrads import DynamicPriority, Program, run
-from daskstrads.algos import lda_gibbs, mf_als, mf_ccd
+from daskstrads.algos import lda_gibbs, mf_als, mf_ccd, word_blocks
 from daskstrads.algos.corpus import problem_of_counts
 from daskstrads.algos.factors import Layout, RatingPart, Settings, height
 from daskstrads.algos.lasso_block import Piece, Rules, assembled
@@ -310,15 +310,15 @@ def package_topics():
     priors = lda_gibbs.Priors(6, 0.3, 0.1)
 
     def model(states):
-        blocks = [lda_gibbs.Block(*block) for state in states for block in state.blocks]
+        blocks = [word_blocks.Block(*block) for state in states for block in state.blocks]
         topics = np.zeros(6, int)
         for block in blocks:
-            np.add.at(topics, *lda_gibbs.unpacked(block))
+            np.add.at(topics, *word_blocks.unpacked(block))
         told = [state.totals for state in states]
         return np.sort(np.concatenate([word_sums(block) for block in blocks])), topics, *told
 
     def word_sums(block):
-        sums = np.concatenate([[0], np.cumsum(lda_gibbs.unpacked(block)[1])])
+        sums = np.concatenate([[0], np.cumsum(word_blocks.unpacked(block)[1])])
         return np.diff(sums[np.concatenate([[0], np.cumsum(block.lengths)])])
 
     def parts(size):

@@ -12,8 +12,9 @@ import scipy.sparse as sp
 from ..partition import Slab
 from ..partition.arrays import compress
 from ..partition.balance import balanced_bounds
-from .lda_gibbs import CorpusPart, Priors, TopicPiece, blocks_per_rank
+from .lda_gibbs import CorpusPart, Priors, TopicPiece
 from .problem import MemoryPlan, check_sparse
+from .word_blocks import blocks_per_rank
 
 __all__ = ["Problem", "corpus_plan", "counts_of", "problem_of_counts", "ranks_of", "token_bounds"]
 

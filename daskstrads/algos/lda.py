@@ -16,12 +16,14 @@ from ..engine.run import check_memory, collected, on_cluster, ranks_available, r
 from .callbacks import CallbackSupportMixin, Calls, with_callbacks
 from .corpus import Problem, corpus_plan, counts_of, problem_of_counts, ranks_of
 from .lda_answers import TopicAnswers
-from .lda_gibbs import Priors, RotatingGibbs, blocks_per_rank, sweeps_told
+from .lda_gibbs import Priors, RotatingGibbs, sweeps_told
 from .progress import history_of
+from .word_blocks import blocks_per_rank
 
 __all__ = ["LatentDirichletAllocation"]
 
 _MOST_TOPICS = 2**20
+_LEAST = 1e-9  # prior, and one over the largest: odds are float32
 
 
 class LatentDirichletAllocation(
@@ -194,8 +196,8 @@ class LatentDirichletAllocation(
                 continue
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise TypeError(f"{name} must be {kind.__name__.lower()}, got {value!r}")
-            if low is None and not 0 < float(value) < np.inf:
-                raise ValueError(f"{name} must be above 0 and finite, got {value!r}")
+            if low is None and not _LEAST <= float(value) <= 1 / _LEAST:
+                raise ValueError(f"{name} must be from {_LEAST:g} to {1 / _LEAST:g}, got {value!r}")
             if low is not None and value < low:
                 raise ValueError(f"{name} must be at least {low}, got {value!r}")
         if self.n_components > _MOST_TOPICS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import functools
 import time
 import zlib
 from dataclasses import dataclass, field
@@ -15,16 +15,14 @@ from ..engine.run import run
 from ..partition import Compressed, Slab
 from ..schedule import Policy, Report, Rotation, Turn
 from .progress import Follower, Told
+from .word_blocks import Block, unpacked, widened, words_by_block
 
 __all__ = [
-    "Block", "CorpusPart", "Priors", "RotatingGibbs", "TopicPiece", "blocks_per_rank", "sweeps_told",
+    "CorpusPart", "Priors", "RotatingGibbs", "TopicPiece", "sweeps_told",
 ]  # fmt: skip
 
 _RARE = 12  # tokens of a word below which it is not worth entering it in a tree
 _KNOWN = 4096  # counts whose log Gamma is looked up
-_FEW, _MANY = 2, 16  # blocks a rank
-_ROUND = 500  # tokens a round and rank
-_DRIFT = 0.007  # of the totals, as a share of all tokens, in a round of the first sweep; later half as much
 
 
 class Priors(NamedTuple):
@@ -35,18 +33,6 @@ class Priors(NamedTuple):
     components: int
     alpha: float
     beta: float
-
-
-class Block(NamedTuple):
-    """Word counts of some words, a row each: how many topics (lengths), and these with their counts (cells).
-
-    The first `wide` rows have two cells a topic, for counts that half a cell cannot hold.
-    """
-
-    number: int
-    wide: int
-    lengths: np.ndarray
-    cells: np.ndarray
 
 
 class TopicPiece(NamedTuple):
@@ -119,20 +105,6 @@ class _Shard:
         return [tuple(block) for block in self.queue]
 
 
-def blocks_per_rank(n_topics: int, tokens: int, size: int) -> int:
-    """Blocks a rank, a function of the problem: so many that totals drift little within a round.
-
-    Tokens that move change the totals as a random walk does: n of them by about sqrt(2 n K) in all. The other
-    ranks move n = tokens (size - 1) / (blocks size^2) in a round. A round of too few tokens takes longer for
-    the exchange than for them.
-    """
-    if size == 1:
-        return 1
-    wanted = 2 * n_topics * (size - 1) / (max(tokens, 1) * size * size * _DRIFT**2)
-    most = min(_MANY, tokens // (size * size * _ROUND))
-    return max(min(math.ceil(wanted), most), _FEW)
-
-
 class RotatingGibbs(Program):
     """Latent Dirichlet allocation by collapsed Gibbs sampling, words rotating (STRADS, section 3, LDA).
 
@@ -163,7 +135,7 @@ class RotatingGibbs(Program):
         totals = np.zeros(self.priors.components, np.int64)
         mark = 0
         for array in (matrix.values, matrix.indices, matrix.starts):
-            mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), mark)
+            mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, mark)
         if piece is not None and part.more:
             totals = piece.totals.copy()
         elif piece is not None and piece.mark != mark:
@@ -253,7 +225,7 @@ class RotatingGibbs(Program):
             shard.words = np.concatenate(blocks)
             shard.rows = np.concatenate([[0], np.cumsum([len(words) for words in blocks])])
         else:
-            shard.words, shard.rows = _words_by_block(frequencies, n_blocks)
+            shard.words, shard.rows = words_by_block(frequencies, n_blocks)
         row_of = np.empty(len(shard.words), np.int32)
         row_of[shard.words] = np.arange(len(shard.words), dtype=np.int32)
         shard.tokens = shard.frequencies[shard.words].astype(np.int32)
@@ -389,46 +361,12 @@ class RotatingGibbs(Program):
         shard.seen = None
 
 
-def unpacked(block: Block) -> tuple[np.ndarray, np.ndarray]:
-    """Topics and counts of a block's rows, one row after the other."""
-    from . import corpus_kernels as kernels
-
-    ends = np.cumsum(block.lengths, dtype=np.int64)
-    topics, counts = (np.empty(ends[-1] if len(ends) else 0, np.int32) for _ in range(2))
-    kernels.unpack(block.lengths, block.cells, block.wide, ends - block.lengths, topics, counts)
-    return topics, counts
-
-
-def widened(block: Block, wide: int) -> Block:
-    """The block with two cells a topic in its first `wide` rows, at least."""
-    if wide <= block.wide:
-        return block
-    half = 4 * block.cells.itemsize
-    topics, counts = (each.astype(block.cells.dtype) for each in unpacked(block))
-    first = int(block.lengths[:wide].sum(dtype=np.int64))
-    pairs = np.stack([topics[:first], counts[:first]], 1).ravel()
-    cells = np.concatenate([pairs, topics[first:] | counts[first:] << half])
-    return Block(block.number, wide, block.lengths, cells)
-
-
-def _words_by_block(frequencies: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Words in the order of their blocks and, in these, frequency; and where each block begins."""
-    from . import corpus_kernels as kernels
-
-    # numpy sorts 16 bits by their digits: a fraction of the time for tens of millions of words.
-    order = np.argsort((2**16 - 1 - np.minimum(frequencies, 2**16 - 1)).astype(np.uint16), kind="stable")
-    most = int((frequencies >= 2**16 - 1).sum())
-    order[:most] = order[:most][np.argsort(-frequencies[order[:most]], kind="stable")]
-    block_of = np.empty(len(order), np.uint16)
-    kernels.spread(frequencies[order], np.zeros(blocks, np.int64), block_of)
-    inside = np.argsort(block_of, kind="stable")
-    rows = np.concatenate([[0], np.cumsum(np.bincount(block_of, minlength=blocks))])
-    return order[inside].astype(np.int32), rows
-
-
+@functools.lru_cache(maxsize=8)
 def _known(prior: float) -> np.ndarray:
     """log Gamma(n + prior) - log Gamma(prior) for n below `_KNOWN`: sums of log(i + prior)."""
-    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(_KNOWN - 1) + prior))])
+    known = np.concatenate([[0.0], np.cumsum(np.log(np.arange(_KNOWN - 1) + prior))])
+    known.flags.writeable = False
+    return known
 
 
 def _log_gamma_falls(counts: np.ndarray, prior: float) -> float:

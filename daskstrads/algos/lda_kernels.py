@@ -54,6 +54,32 @@ def _enter(cells, first, n, topic, one):
     return n + 1
 
 
+@njit(inline="always")
+def _pair(cells, place, wide, half):
+    """A word's topic and its count."""
+    if wide:
+        return np.int64(cells[place]), np.int64(cells[place + 1])
+    return np.int64(cells[place] & ((1 << half) - 1)), np.int64(cells[place] >> half)
+
+
+@njit(inline="always")
+def _put(cells, place, wide, half, topic, count):
+    """Write a word's topic and its count; where the next one goes."""
+    if wide:
+        cells[place] = topic
+        cells[place + 1] = count
+        return place + 2
+    cells[place] = topic | (np.int64(count) << half)
+    return place + 1
+
+
+@njit(inline="always")
+def _add_up(tree, leaves):
+    """All sums above the buckets."""
+    for node in range(leaves - 1, 0, -1):
+        tree[node] = tree[2 * node] + tree[2 * node + 1]
+
+
 @njit(nogil=True, cache=True)
 def deal(
     tokens,
@@ -77,7 +103,6 @@ def deal(
     """
     n_topics = len(totals)
     half = cells.itemsize * 4
-    mask = (1 << half) - 1
     one = 1 << half
     in_word = np.zeros(n_topics, np.int64)
     touched = np.empty(n_topics, np.int64)
@@ -89,14 +114,11 @@ def deal(
         wide = row < n_wide
         before = 0
         for j in range(length):
-            if wide:
-                k, count = np.int64(word_cells[read + 2 * j]), np.int64(word_cells[read + 2 * j + 1])
-            else:
-                k, count = np.int64(word_cells[read + j] & mask), np.int64(word_cells[read + j] >> half)
+            k, count = _pair(word_cells, read, wide, half)
+            read += 2 if wide else 1
             in_word[k] = count
             touched[j] = k
             before += count
-        read += 2 * length if wide else length
         n_touched = length
         stop = token + tokens[row]
         while token < stop:
@@ -129,11 +151,7 @@ def deal(
             token += 1
         for j in range(n_touched):
             k = touched[j]
-            if wide:
-                new_cells[written], new_cells[written + 1] = k, in_word[k]
-            else:
-                new_cells[written] = k | in_word[k] << half
-            written += 2 if wide else 1
+            written = _put(new_cells, written, wide, half, k, in_word[k])
             in_word[k] = 0
         new_lengths[row] = n_touched
     return written, state
@@ -200,8 +218,7 @@ def sample(
         inverse[k] = np.float32(1.0 / (totals[k] + beta_sum))
         weight[k] = base * inverse[k]
         tree[leaves + k // LANES] += weight[k]
-    for i in range(leaves - 1, 0, -1):
-        tree[i] = tree[2 * i] + tree[2 * i + 1]
+    _add_up(tree, leaves)
     read = 0
     written = 0
     token = 0
@@ -209,26 +226,21 @@ def sample(
     for row in range(len(tokens)):
         length = np.int64(lengths[row])
         stop = token + tokens[row]
-        step = 2 if row < n_wide else 1
+        wide = row < n_wide
         if token == stop:
-            for j in range(length * step):
-                new_cells[written + j] = word_cells[read + j]
+            for _ in range(2 * length if wide else length):
+                new_cells[written] = word_cells[read]
+                read += 1
+                written += 1
             new_lengths[row] = length
-            read += length * step
-            written += length * step
             continue
         n_touched = length
         tail = stop - token < rare
         whole_tree = not tail and length * levels > leaves
         mass = 0.0  # sum of n_wk / (n_k + V beta), of rare words
         for j in range(length):
-            if step == 1:
-                cell = word_cells[read + j]
-                k = np.int64(cell & mask)
-                count = np.int64(cell >> half)
-            else:
-                k = np.int64(word_cells[read + 2 * j])
-                count = np.int64(word_cells[read + 2 * j + 1])
+            k, count = _pair(word_cells, read, wide, half)
+            read += 2 if wide else 1
             in_word[k] = count
             touched[j] = k
             listed[k] = 1
@@ -240,10 +252,8 @@ def sample(
             else:
                 _add(tree, leaves + k // LANES, np.float64(entered) - np.float64(weight[k]))
             weight[k] = entered
-        read += length * step
         if whole_tree:
-            for i in range(leaves - 1, 0, -1):
-                tree[i] = tree[2 * i] + tree[2 * i + 1]
+            _add_up(tree, leaves)
         while token < stop:
             if token + AHEAD < n_tokens:
                 ask(cells, at[token + AHEAD])
@@ -414,13 +424,7 @@ def sample(
             count = in_word[k]
             if count > 0:
                 kept += 1
-                if step == 1:
-                    new_cells[written] = k | (np.int64(count) << half)
-                    written += 1
-                else:
-                    new_cells[written] = k
-                    new_cells[written + 1] = count
-                    written += 2
+                written = _put(new_cells, written, wide, half, k, count)
             in_word[k] = 0
             restored = base * inverse[k]
             if whole_tree:
@@ -429,7 +433,6 @@ def sample(
                 _add(tree, leaves + k // LANES, np.float64(restored) - np.float64(weight[k]))
             weight[k] = restored
         if whole_tree:
-            for i in range(leaves - 1, 0, -1):
-                tree[i] = tree[2 * i] + tree[2 * i + 1]
+            _add_up(tree, leaves)
         new_lengths[row] = kept
     return written, state

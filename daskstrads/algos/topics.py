@@ -11,7 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from ..partition.balance import balanced_bounds
-from .lda_gibbs import Block, Priors, TopicPiece
+from .lda_gibbs import Priors, TopicPiece
+from .word_blocks import Block
 
 __all__ = ["TopWords", "Topics", "fold_in", "joined", "top_words"]
 

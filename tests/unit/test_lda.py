@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 
 from daskstrads import LatentDirichletAllocation
 from daskstrads.algos import lda_answers
-from daskstrads.algos.lda_gibbs import blocks_per_rank
+from daskstrads.algos.word_blocks import blocks_per_rank
 
 
 @pytest.fixture(autouse=True)
@@ -349,8 +349,8 @@ def test_matrices_that_are_damaged():
         ({"n_components": 2.0}, TypeError, "n_components must be integral"),
         ({"n_components": True}, TypeError, "n_components"),
         ({"n_components": 2**20 + 1}, ValueError, "at most 1048576"),
-        ({"doc_topic_prior": 0.0}, ValueError, "doc_topic_prior must be above 0"),
-        ({"topic_word_prior": np.nan}, ValueError, "topic_word_prior must be above 0"),
+        ({"doc_topic_prior": 0.0}, ValueError, "doc_topic_prior must be from 1e-09"),
+        ({"topic_word_prior": np.nan}, ValueError, "topic_word_prior must be from 1e-09"),
         ({"topic_word_prior": "auto"}, TypeError, "topic_word_prior must be real"),
         ({"max_iter": 0}, ValueError, "max_iter must be at least 1"),
         ({"n_shards": -1}, ValueError, "n_shards must be at least 1"),

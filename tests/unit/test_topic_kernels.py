@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from scipy.special import gammaln
 from scipy.stats import chisquare
 
-from daskstrads.algos import corpus_kernels, lanes_kernels, lda_gibbs, lda_kernels, topics_kernels
+from daskstrads.algos import (
+    corpus_kernels,
+    lanes_kernels,
+    lda_gibbs,
+    lda_kernels,
+    topics_kernels,
+    word_blocks,
+)
 from daskstrads.algos.lanes_kernels import LANES
 
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
@@ -88,8 +95,8 @@ class State:
 
     def check(self):
         """All counts say what the tokens' topics say."""
-        block = lda_gibbs.Block(0, self.wide, self.lengths, self.word_cells)
-        topics, counts = lda_gibbs.unpacked(block)
+        block = word_blocks.Block(0, self.wide, self.lengths, self.word_cells)
+        topics, counts = word_blocks.unpacked(block)
         found = np.zeros_like(self.in_word())
         np.add.at(found, (np.repeat(np.arange(len(self.tokens)), self.lengths), topics), counts)
         np.testing.assert_array_equal(found, self.in_word())
@@ -298,7 +305,7 @@ def test_tokens_are_put_in_the_order_of_their_words_rows(seed, documents, words,
     offsets, frequencies = X.indptr.astype(np.int64), np.zeros(words, np.int64)
     corpus_kernels.count_words(X.data, X.indices, frequencies)
     np.testing.assert_array_equal(frequencies, X.toarray().sum(0))
-    order, rows = lda_gibbs._words_by_block(frequencies, blocks)
+    order, rows = word_blocks.words_by_block(frequencies, blocks)
     assert sorted(order) == list(range(words))
     assert rows[0] == 0
     assert rows[-1] == words
@@ -318,19 +325,19 @@ def test_tokens_are_put_in_the_order_of_their_words_rows(seed, documents, words,
 
 def test_very_frequent_words_come_first_in_their_block():
     frequencies = np.array([3, 70_000, 1, 65_535, 90_000, 65_536, 2])
-    order, rows = lda_gibbs._words_by_block(frequencies, 1)
+    order, rows = word_blocks.words_by_block(frequencies, 1)
     assert order.tolist() == [4, 1, 5, 3, 0, 6, 2]
     assert rows.tolist() == [0, 7]
 
 
 def test_blocks_are_widened_without_loss():
     state = State(1, 4, 7, 6, 20)
-    block = lda_gibbs.Block(0, 0, state.lengths, state.word_cells)
+    block = word_blocks.Block(0, 0, state.lengths, state.word_cells)
     for wide in (0, 1, 4, 7):
-        wider = lda_gibbs.widened(block, wide)
+        wider = word_blocks.widened(block, wide)
         assert wider.wide == wide
         assert len(wider.cells) == state.lengths.sum() + state.lengths[:wide].sum()
-        for found, wanted in zip(lda_gibbs.unpacked(wider), lda_gibbs.unpacked(block), strict=True):
+        for found, wanted in zip(word_blocks.unpacked(wider), word_blocks.unpacked(block), strict=True):
             np.testing.assert_array_equal(found, wanted)
 
 
