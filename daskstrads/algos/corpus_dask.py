@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 from ..engine.host_dask import Deferred
 from ..engine.placement_dask import cluster_ranks, current_client
 from ..engine.run import check_memory
+from ..partition.balance import balanced_bounds
 from ..partition.collections_dask import known, scipy_block
 from . import corpus_parts_dask as tasks
 from .corpus import Problem, corpus_plan, problem_of_counts, token_bounds
@@ -25,7 +27,7 @@ from .lda_gibbs import Priors
 from .rating_parts_dask import block_row, rows_of, stacked
 from .ratings_dask import futures_let_go, gathered
 
-__all__ = ["computed_counts", "deferred", "on_its_client", "problem_of", "summaries", "transformed"]
+__all__ = ["computed_counts", "deferred", "folded", "on_its_client", "problem_of", "summaries", "transformed"]
 
 
 def deferred(slab: Any, piece: Any, more: bool) -> Deferred:
@@ -103,6 +105,31 @@ def summaries(shards: Sequence[Any]) -> list[tuple]:
         return [tasks.summary(piece) for piece in shards]
     client = shards[0].client
     return gathered(client, [delayed(tasks.summary)(shard) for shard in shards])
+
+
+def folded(model: Any, counts: sp.csr_array, scored: bool) -> np.ndarray:
+    """`topics.fold_in` of counts that this process holds, where the model is: on the workers.
+
+    Raises:
+        RuntimeError: the model's Client is closed, or a worker was lost with its share.
+    """
+    client = model.shards_[0].client
+    if client.status != "running":
+        raise RuntimeError(
+            f"the model's shards are on a cluster whose Client is {client.status}; use the model while it is "
+            "open, or save() it there and load() it here"
+        )
+    bounds = balanced_bounds(counts.indptr, min(cluster_ranks(client), max(counts.shape[0], 1)))
+    rows = client.scatter([counts[start:stop] for start, stop in pairwise(bounds.tolist())], hash=False)
+    words = delayed(tasks.joined)(list(model.shards_))
+    try:
+        return np.concatenate(
+            gathered(
+                client, [delayed(tasks.folded_counts)(each, words, model._priors, scored) for each in rows]
+            )
+        )
+    except CancelledError as error:
+        raise RuntimeError(f"a worker was lost with its share of the model: {error}") from error
 
 
 def transformed(model: Any, X: Any) -> Any:

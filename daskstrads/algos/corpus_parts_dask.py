@@ -13,7 +13,7 @@ from .corpus import counts_of
 from .lda_gibbs import CorpusPart, Priors, TopicPiece
 from .topics import Topics, fold_in, joined
 
-__all__ = ["counts_block", "folded", "joined", "lengths_of", "rank_part", "summary"]
+__all__ = ["counts_block", "folded", "folded_counts", "joined", "lengths_of", "rank_part", "summary"]
 
 
 def rank_part(slab: Slab, piece: TopicPiece | None, more: bool) -> CorpusPart:
@@ -34,6 +34,11 @@ def lengths_of(counts: sp.csr_array) -> np.ndarray:
 def summary(piece: TopicPiece) -> tuple:
     """What a fit tells of a rank, and the topics' totals."""
     return piece.passes, piece.drifts, piece.totals
+
+
+def folded_counts(counts: sp.csr_array, words: Topics, priors: Priors, scored: bool) -> np.ndarray:
+    """`fold_in` in one thread."""
+    return fold_in(counts, words, priors, 1, scored)
 
 
 def folded(block: Any, number: int, words: Topics, priors: Priors) -> np.ndarray:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..engine.run import collected
 from .lda_files import load, save
-from .lda_gibbs import Priors
+from .lda_gibbs import Priors, TopicPiece
 from .topics import Topics, TopWords, fold_in, joined, top_words
 
 __all__ = ["TopicAnswers"]
@@ -46,6 +46,14 @@ class TopicAnswers(TransformerMixin):
         if self._words is None:
             self._words = joined(collected(self.shards_))
         return self._words
+
+    def _folded(self, counts: sp.csr_array, scored: bool) -> np.ndarray:
+        """`fold_in`, where the model is."""
+        if self._words is None and not isinstance(self.shards_[0], TopicPiece):  # Futures
+            from . import corpus_dask
+
+            return corpus_dask.folded(self, counts, scored)
+        return fold_in(counts, self._topics(), self._priors, cpu_count(), scored)
 
     @property
     def topic_word_(self) -> sp.csc_array:
@@ -85,7 +93,7 @@ class TopicAnswers(TransformerMixin):
             from . import corpus_dask
 
             return corpus_dask.transformed(self, X)
-        return fold_in(self._counts(X, reset=False), self._topics(), self._priors, cpu_count())
+        return self._folded(self._counts(X, reset=False), scored=False)
 
     def score(self, X, y=None):
         """log p(X) by document completion: every other token of a document predicts the rest, and these them.
@@ -98,8 +106,7 @@ class TopicAnswers(TransformerMixin):
             from . import corpus_dask
 
             X = corpus_dask.computed_counts(X)
-        counts = self._counts(X, reset=False)
-        return float(fold_in(counts, self._topics(), self._priors, cpu_count(), scored=True).sum())
+        return float(self._folded(self._counts(X, reset=False), scored=True).sum())
 
     def perplexity(self, X):
         """exp(-score(X) / tokens): among how many equally likely words the model has to guess.

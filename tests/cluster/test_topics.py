@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Future, wait
+from distributed import Client, Future, wait
 
 from daskstrads import LatentDirichletAllocation, read_corpus
 
@@ -91,10 +91,10 @@ def test_the_model_stays_on_the_workers(client, threads):
         assert theta.chunks == ((45, 45), (5,))
         wanted = threads.transform(corpus())
         np.testing.assert_array_equal(theta.compute(), wanted)
-        assert model._words is None  # nothing of it has been fetched
         np.testing.assert_array_equal(model.transform(corpus()), wanted)
         assert model.perplexity(X) == threads.perplexity(corpus())
         assert model.score(X) == threads.score(corpus())
+        assert model._words is None  # nothing of it has been fetched
         columns = model.transform(blocks(corpus(), (45, 45), (15, 25)))
         np.testing.assert_array_equal(columns.compute(), wanted)
         copied = pickle.loads(pickle.dumps(model))
@@ -103,6 +103,16 @@ def test_the_model_stays_on_the_workers(client, threads):
     keys = [shard.key for shard in model.shards_]
     del model, copied, theta, columns
     gone(client, keys)
+
+
+def test_a_model_whose_client_is_closed_is_a_clear_error(client):
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        with other.as_current():
+            model = LatentDirichletAllocation(**OPTIONS).fit(corpus())
+        theta = model.transform(corpus())
+    assert theta.shape == (90, 5)
+    with pytest.raises(RuntimeError, match="whose Client is closed; use the model while it is open"):
+        model.transform(corpus())
 
 
 def gone(client, keys):
