@@ -18,6 +18,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 from ..engine.host_dask import Deferred
 from ..engine.placement_dask import cluster_ranks, current_client
 from ..engine.run import check_memory
+from ..engine.session_dask import collected
 from ..partition.balance import balanced_bounds
 from ..partition.collections_dask import known, scipy_block
 from . import corpus_parts_dask as tasks
@@ -27,7 +28,16 @@ from .lda_gibbs import Priors
 from .rating_parts_dask import block_row, rows_of, stacked
 from .ratings_dask import futures_let_go, gathered
 
-__all__ = ["computed_counts", "deferred", "folded", "on_its_client", "problem_of", "summaries", "transformed"]
+__all__ = [
+    "computed_counts",
+    "deferred",
+    "folded",
+    "on_its_client",
+    "problem_of",
+    "summaries",
+    "transformed",
+    "within_reach",
+]
 
 
 def deferred(slab: Any, piece: Any, more: bool) -> Deferred:
@@ -99,6 +109,13 @@ def _block_rows(X: Any) -> list[list[Any]]:
     ]
 
 
+def within_reach(shards: list[Any]) -> list[Any]:
+    """The shards as the current Client can use them: fetched if they are on another one's cluster."""
+    if isinstance(shards[0], Future) and shards[0].client is not current_client():
+        return collected(shards)
+    return shards
+
+
 def summaries(shards: Sequence[Any]) -> list[tuple]:
     """Of every rank's piece its passes, drifts and totals; the pieces stay on their workers."""
     if not isinstance(shards[0], Future):
@@ -120,15 +137,16 @@ def folded(model: Any, counts: sp.csr_array, scored: bool) -> np.ndarray:
             "open, or save() it there and load() it here"
         )
     bounds = balanced_bounds(counts.indptr, min(cluster_ranks(client), max(counts.shape[0], 1)))
-    rows = client.scatter([counts[start:stop] for start, stop in pairwise(bounds.tolist())], hash=False)
+    pieces = [counts[start:stop] for start, stop in pairwise(bounds.tolist())]
     words = delayed(tasks.joined)(list(model.shards_))
     try:
+        rows = client.scatter(pieces, hash=False)
         return np.concatenate(
             gathered(
                 client, [delayed(tasks.folded_counts)(each, words, model._priors, scored) for each in rows]
             )
         )
-    except CancelledError as error:
+    except (CancelledError, OSError) as error:  # a worker that goes closes its connections
         raise RuntimeError(f"a worker was lost with its share of the model: {error}") from error
 
 

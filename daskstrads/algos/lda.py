@@ -161,7 +161,7 @@ class LatentDirichletAllocation(
         told = sweeps_told()
         calls = Calls(self, 1, {"X": given, "y": None, "metadata": None})
         with compilation_announced(bool(self.verbose)), calls.following(program, told) as follower:
-            parts = problem.parts(self.shards_ if go_on else None, more)
+            parts = problem.parts(self._pieces() if go_on else None, more)
             done = run(program, parts, callback=follower, gather=False)
         passes, drifts, totals = self._summaries(done.shards)
         self.shards_, self._totals, self._blocks = done.shards, totals, blocks
@@ -172,6 +172,14 @@ class LatentDirichletAllocation(
         self.s_error_ = np.mean(drifts, axis=0).tolist()
         self.n_iter_ = len(self.log_likelihood_)
         calls.done()
+
+    def _pieces(self) -> list:
+        """The ranks' pieces to go on from: where they are if that is where a fit would go, else here."""
+        if not on_cluster():
+            return collected(self.shards_)
+        from . import corpus_dask
+
+        return corpus_dask.within_reach(self.shards_)
 
     @staticmethod
     def _summaries(shards: list) -> tuple[list, list, np.ndarray]:

@@ -33,13 +33,19 @@ def collected(values: Sequence[Any]) -> list[Any]:
     """The values, those that are Futures fetched from their workers.
 
     Raises:
-        RuntimeError: a worker was lost with what it held.
+        RuntimeError: a worker was lost with what it held, or the values' Client is closed.
     """
     futures = [value for value in values if isinstance(value, Future)]
     if not futures:
         return list(values)
+    client = futures[0].client
+    if client.status != "running":
+        raise RuntimeError(
+            f"the result is on a cluster whose Client is {client.status}; fetch, save or pickle it while it "
+            "is open"
+        )
     try:
-        fetched = iter(futures[0].client.gather(futures))
+        fetched = iter(client.gather(futures))
     except CancelledError as error:
         raise RuntimeError(
             "a worker was lost with its share of the result before that could be fetched (was its memory "

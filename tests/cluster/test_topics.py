@@ -113,6 +113,9 @@ def test_a_model_whose_client_is_closed_is_a_clear_error(client):
     assert theta.shape == (90, 5)
     with pytest.raises(RuntimeError, match="whose Client is closed; use the model while it is open"):
         model.transform(corpus())
+    for use in (lambda: model.topic_word_, lambda: pickle.dumps(model), lambda: model.partial_fit(corpus())):
+        with pytest.raises(RuntimeError, match="whose Client is closed; fetch"):
+            use()
 
 
 def gone(client, keys):
