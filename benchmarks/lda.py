@@ -174,29 +174,37 @@ def cluster(effort: Effort) -> None:
                 return model(priors, sweeps, n_shards=2).fit(X)
 
         there()
-        calls = {"workers": there, "threads": lambda: model(priors, sweeps, n_shards=2).fit(counts)}
+        calls = {
+            "workers": there,
+            "threads": lambda: model(priors, sweeps, n_shards=2).fit(counts),
+            "one": lambda: model(priors, sweeps).fit(counts),
+        }
         samples = paired(
-            calls, effort.repeats, keep=lambda fitted: (fitted.topic_word_, fitted.log_likelihood_)
+            calls,
+            effort.repeats,
+            keep=lambda each: (each.topic_word_, each.log_likelihood_, rates(each, corpus.tokens)),
         )
-    (a, told), (b, wanted) = samples["workers"][0].kept, samples["threads"][0].kept
+    (a, told, _), (b, wanted, _) = samples["workers"][0].kept, samples["threads"][0].kept
     same = (a != b).nnz == 0 and told == wanted
+    ups = sorted(
+        two.kept[2] / one.kept[2] for one, two in zip(samples["one"], samples["workers"], strict=True)
+    )
     over = ratio(samples["workers"], samples["threads"])
     print(f"         K = 1000, {sweeps} sweeps: {over}, {'same' if same else 'OTHER'} bits")
     line("K = 1000: 2 workers over 2 threads", 1.3, over.median)
+    told = f"K = 1000: tokens a second of 2 workers over 1 rank [{ups[0]:.3g}..{ups[-1]:.3g}]"
+    line(told, 1.6, statistics.median(ups), least=True)
     line("the same bits", 1.0, float(same), least=True)
 
 
 def transform(effort: Effort) -> None:
     """Tokens a second of `transform` and of a sweep."""
     corpus = load_corpus("kernel", effort.scale, effort.cache)
-    train, _ = hold_out(corpus.counts)
-    rng = np.random.default_rng(0)
-    held = corpus.counts[np.sort(rng.permutation(corpus.counts.shape[0])[: corpus.counts.shape[0] // 10])]
     print("\ntransform")
     for n_topics in (100, 1000):
-        fitted = model(Model.usual(n_topics), 40, n_shards=2).fit(train)
-        fitted.transform(held[:2])
-        sweep = rates(fitted, int(train.sum(dtype=np.int64)))
+        fitted = model(Model.usual(n_topics), 40, n_shards=2).fit(corpus.counts)
+        fitted.transform(corpus.counts[:2])
+        sweep = rates(fitted, corpus.tokens)
         shares = []
         for _ in range(effort.repeats):
             began = time.perf_counter()
