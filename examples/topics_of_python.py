@@ -1,6 +1,6 @@
 """What is Python's standard library about? Topics of its docstrings and comments.
 
-    python examples/topics_of_python.py [picture.png] [--topics K]
+    python examples/topics_of_python.py [picture.png] [--topics K] [--sweeps N]
 
 Real text that every machine has: a document is a module, its words are those of its docstrings and
 comments. Prints every topic's words and the modules that are most about it, compares the perplexity of
@@ -23,7 +23,7 @@ LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 PLAIN = {"return", "returns", "self", "none", "true", "false", "def", "use", "used", "like", "does", "just"}
 
 
-def main(picture: str, topics: int) -> None:
+def main(picture: str, topics: int, sweeps: int) -> None:
     """Read, fit, tell, draw."""
     names, texts = modules()
     counter = CountVectorizer(
@@ -36,7 +36,7 @@ def main(picture: str, topics: int) -> None:
     rng = np.random.default_rng(0)
     held = rng.random(len(names)) < 0.1
     model = LatentDirichletAllocation(
-        topics, doc_topic_prior=0.1, topic_word_prior=0.05, max_iter=200, random_state=0
+        topics, doc_topic_prior=0.1, topic_word_prior=0.05, max_iter=sweeps, random_state=0
     ).fit(counts[~held])
     often = np.asarray(counts[~held].sum(axis=0)).ravel() + 0.05
     shares = often / often.sum()
@@ -115,5 +115,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("picture", nargs="?", default="topics_of_python.png")
     parser.add_argument("--topics", type=int, default=24)
+    parser.add_argument("--sweeps", type=int, default=200)
     arguments = parser.parse_args()
-    main(arguments.picture, arguments.topics)
+    main(arguments.picture, arguments.topics, arguments.sweeps)

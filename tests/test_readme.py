@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 COMING_FROM = (ROOT / "docs" / "coming_from.md").read_text().partition("<!-- needs a current Client -->")
-SMALLER = {"words_of_python": ["--modules", "40"]}  # what an example is given here, and not by its readers
+SMALLER = {  # what an example is given here, and not by its readers
+    "words_of_python": ["--modules", "40"],
+    "topics_of_python": ["--sweeps", "5"],
+}
 
 
 def blocks(language, text=README):
@@ -38,6 +41,16 @@ def test_recommender_block_of_the_readme_runs():
     assert len(names["ids"]) == len(names["scores"]) == 2
 
 
+def test_topics_block_of_the_readme_runs():
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    vectorizer = CountVectorizer()
+    counts = vectorizer.fit_transform(["cats and dogs", "dogs and cats", "stocks fell", "stocks rose"] * 3)
+    names = {"counts": counts, "vectorizer": vectorizer}
+    exec(blocks("python")[2], names)
+    assert names["lda"].topic_word_.shape == (1000, 6)
+
+
 def test_first_python_block_of_the_readme_runs():
     from sklearn.datasets import make_regression
 
@@ -48,7 +61,7 @@ def test_first_python_block_of_the_readme_runs():
 
 
 def test_cluster_block_of_the_readme_runs(tmp_path):
-    (tmp_path / "cluster.py").write_text(blocks("python")[2])
+    (tmp_path / "cluster.py").write_text(blocks("python")[3])
     done = subprocess.run(
         [sys.executable, "cluster.py"],
         cwd=tmp_path,
