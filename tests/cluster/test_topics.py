@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 from distributed import Client, Future, wait
 
-from daskstrads import LatentDirichletAllocation, read_corpus
+from daskstrads import LatentDirichletAllocation
 
 OPTIONS = {"n_components": 5, "random_state": 1, "max_iter": 4, "n_shards": 3}
 
@@ -143,20 +143,6 @@ def test_models_go_on_where_they_are(client, lazy, tmp_path):
         same(LatentDirichletAllocation(**OPTIONS).fit(X), LatentDirichletAllocation(**OPTIONS).fit(given))
     same_words = LatentDirichletAllocation.load(tmp_path / "model")
     assert (same_words.topic_word_ != here.topic_word_).nnz == 0
-
-
-def test_a_corpus_is_read_on_the_workers(client, threads, tmp_path):
-    X = corpus()
-    lines = []
-    for row in X.toarray():
-        words = np.flatnonzero(row)
-        lines.append(" ".join([str(len(words)), *(f"{w}:{row[w]}" for w in words)]))
-    (tmp_path / "corpus.ldac").write_text("\n".join(lines) + "\n")
-    with client.as_current():
-        model = LatentDirichletAllocation(**OPTIONS).fit(
-            read_corpus(tmp_path / "corpus.ldac", n_features=40, blocksize=500)
-        )
-    same(model, threads)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import make_pipeline
 
-from daskstrads import LatentDirichletAllocation
+from daskstrads import LatentDirichletAllocation, read_corpus
 from daskstrads.algos import lda_answers
 from daskstrads.algos.word_blocks import blocks_per_rank
 
@@ -76,7 +76,7 @@ def test_likelihoods_a_sweep_are_those_of_an_exact_sampler(shards):
     assert (np.abs(np.mean(ours, 0) - np.mean(exact, 0)) < 4 * spread).all()
 
 
-@pytest.mark.parametrize(("shards", "sweeps"), [(1, 6000), (4, 4000)])
+@pytest.mark.parametrize(("shards", "sweeps"), [(1, 5000), (4, 800)])
 def test_a_posterior_that_can_be_enumerated(shards, sweeps, monkeypatch):
     """How often each value of log p(words, topics) comes up, against all 2^8 assignments."""
     monkeypatch.setattr(LatentDirichletAllocation, "_checked", False)
@@ -181,6 +181,18 @@ def test_forms_of_input_give_the_same_model():
     X.data.flags.writeable = X.indices.flags.writeable = False
     same(fitted(X, max_iter=4), wanted)
     np.testing.assert_array_equal(X.data, before[0])
+
+
+def test_a_corpus_is_read_from_a_file(tmp_path):
+    X = corpus()
+    lines = []
+    for row in X.toarray():
+        words = np.flatnonzero(row)
+        lines.append(" ".join([str(len(words)), *(f"{w}:{row[w]}" for w in words)]))
+    (tmp_path / "corpus.ldac").write_text("\n".join(lines) + "\n")
+    read = read_corpus(tmp_path / "corpus.ldac", n_features=40, blocksize=500)
+    assert read.numblocks[0] > 3
+    same(fitted(read, max_iter=4), fitted(X, max_iter=4))
 
 
 @pytest.mark.parametrize(
