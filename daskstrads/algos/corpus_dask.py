@@ -57,7 +57,7 @@ def problem_of(model: Any, X: Any, priors: Priors, go_on: bool) -> Problem:
     with futures_let_go():
         pieces = client.compute([delayed(block_row, pure=True)(row) for row in _block_rows(X)])
         lengths = gathered(client, [delayed(tasks.lengths_of, pure=True)(piece) for piece in pieces])
-        size = len(model.shards_) if go_on else min(model.n_shards or cluster_ranks(client), X.shape[0])
+        size = len(model.shards_) if go_on else min(int(model.n_shards or cluster_ranks(client)), X.shape[0])
         tokens = int(sum(each.sum(dtype=np.int64) for each in lengths))
         check_memory(corpus_plan(X.shape, tokens, priors, size))
         heights = np.concatenate([[0], np.cumsum(X.chunks[0])]).tolist()
