@@ -107,7 +107,9 @@ def problem_of_counts(X: sp.csr_array, size: int) -> Problem:
         if pieces and not isinstance(pieces[0], TopicPiece):  # Futures of them
             from . import corpus_dask
 
-            return [corpus_dask.deferred(*each, more) for each in zip(slabs, held, strict=True)]
+            held = corpus_dask.at_hand(pieces) or held
+            if not isinstance(held[0], TopicPiece):
+                return [corpus_dask.deferred(*each, more) for each in zip(slabs, held, strict=True)]
         return [CorpusPart(*each, more) for each in zip(slabs, held, strict=True)]
 
     return Problem(X.shape, int(sums[-1]), size, parts)

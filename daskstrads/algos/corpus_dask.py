@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 
 from ..engine.host_dask import Deferred
 from ..engine.placement_dask import cluster_ranks, current_client
-from ..engine.run import check_memory
+from ..engine.run import check_memory, collected
 from ..partition.collections_dask import known, scipy_block
 from . import corpus_parts_dask as tasks
 from .corpus import Problem, corpus_plan, problem_of_counts, token_bounds
@@ -25,12 +25,34 @@ from .lda_gibbs import Priors
 from .rating_parts_dask import block_row, rows_of, stacked
 from .ratings_dask import futures_let_go, gathered
 
-__all__ = ["computed_counts", "deferred", "on_its_client", "problem_of", "summaries", "transformed"]
+__all__ = [
+    "at_hand",
+    "computed_counts",
+    "deferred",
+    "on_its_client",
+    "problem_of",
+    "summaries",
+    "transformed",
+]
 
 
 def deferred(slab: Any, piece: Any, more: bool) -> Deferred:
     """A rank's part, made where its slab and its piece of the model are."""
     return Deferred(tasks.rank_part, (slab, piece, more))
+
+
+def at_hand(pieces: Sequence[Any] | None) -> Sequence[Any] | None:
+    """The model's pieces as a run can have them: those that its workers do not hold are fetched.
+
+    Raises:
+        RuntimeError: they are gone.
+    """
+    if not pieces or not isinstance(pieces[0], Future):
+        return pieces
+    client = current_client()
+    if all(piece.client is client and piece.status == "finished" for piece in pieces):
+        return pieces
+    return collected(pieces)
 
 
 def computed_counts(X: Any) -> sp.csr_array:
@@ -76,7 +98,8 @@ def problem_of(model: Any, X: Any, priors: Priors, go_on: bool) -> Problem:
                 slab.result()  # raises
 
     def parts(held: Sequence[Any] | None, more: bool) -> list[Any]:
-        return [deferred(*each, more) for each in zip(slabs, held or [None] * size, strict=True)]
+        held = at_hand(held) or [None] * size
+        return [deferred(*each, more) for each in zip(slabs, held, strict=True)]
 
     return Problem(X.shape, tokens, size, parts)
 

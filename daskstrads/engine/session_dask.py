@@ -33,11 +33,15 @@ def collected(values: Sequence[Any]) -> list[Any]:
     """The values, those that are Futures fetched from their workers.
 
     Raises:
-        RuntimeError: a worker was lost with what it held.
+        RuntimeError: a worker was lost with what it held, or their client is closed.
     """
     futures = [value for value in values if isinstance(value, Future)]
     if not futures:
         return list(values)
+    if futures[0].client.status not in ("running", "connecting"):
+        raise RuntimeError(
+            "the Client whose workers held the result is closed: fit again, or fetch or save it before that"
+        )
     try:
         fetched = iter(futures[0].client.gather(futures))
     except CancelledError as error:
