@@ -45,7 +45,8 @@ def counts_of(X: Any, where: str = "X") -> sp.csr_array:
         check_sparse(X, True)
         X = X.tocsr()
     else:
-        X = sp.csr_array(np.asarray(X))
+        X = np.asarray(X)
+        X = sp.csr_array(X.astype(np.float32) if X.dtype == np.float16 else X)  # scipy has none of 16 bits
     values = X.data[: X.indptr[-1]]
     bad = _bad(values)
     if bad is not None:
@@ -55,7 +56,11 @@ def counts_of(X: Any, where: str = "X") -> sp.csr_array:
             f"{where} must hold counts, whole numbers from 0 to {_MOST}; {what} {values[place]!s} "
             f"in row {row}, column {X.indices[place]}"
         )
-    return sp.csr_array((values.astype(np.int32), X.indices[: len(values)], X.indptr), shape=X.shape)
+    made = sp.csr_array((values.astype(np.int32), X.indices[: len(values)], X.indptr), shape=X.shape)
+    if not made.data.all():
+        made = made.copy()
+        made.eliminate_zeros()
+    return made
 
 
 def _bad(values: np.ndarray) -> tuple[str, int] | None:
@@ -80,7 +85,7 @@ def _bad(values: np.ndarray) -> tuple[str, int] | None:
 
 def ranks_of(n_shards: int | None, documents: int, tokens: int, available: Callable[[], int]) -> int:
     """How many ranks a fit takes."""
-    size = n_shards or max(1, tokens // _TOKENS_PER_RANK)
+    size = int(n_shards or 0) or max(1, tokens // _TOKENS_PER_RANK)
     if size > 1 and not n_shards:
         size = min(size, available())
     return max(1, min(size, documents))
@@ -102,7 +107,9 @@ def problem_of_counts(X: sp.csr_array, size: int) -> Problem:
         if pieces and not isinstance(pieces[0], TopicPiece):  # Futures of them
             from . import corpus_dask
 
-            return [corpus_dask.deferred(*each, more) for each in zip(slabs, held, strict=True)]
+            held = corpus_dask.at_hand(pieces) or held
+            if not isinstance(held[0], TopicPiece):
+                return [corpus_dask.deferred(*each, more) for each in zip(slabs, held, strict=True)]
         return [CorpusPart(*each, more) for each in zip(slabs, held, strict=True)]
 
     return Problem(X.shape, int(sums[-1]), size, parts)

@@ -17,8 +17,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 
 from ..engine.host_dask import Deferred
 from ..engine.placement_dask import cluster_ranks, current_client
-from ..engine.run import check_memory
-from ..engine.session_dask import collected
+from ..engine.run import check_memory, collected
 from ..partition.balance import balanced_bounds
 from ..partition.collections_dask import known, scipy_block
 from . import corpus_parts_dask as tasks
@@ -29,6 +28,7 @@ from .rating_parts_dask import block_row, rows_of, stacked
 from .ratings_dask import futures_let_go, gathered
 
 __all__ = [
+    "at_hand",
     "computed_counts",
     "deferred",
     "folded",
@@ -36,13 +36,26 @@ __all__ = [
     "problem_of",
     "summaries",
     "transformed",
-    "within_reach",
 ]
 
 
 def deferred(slab: Any, piece: Any, more: bool) -> Deferred:
     """A rank's part, made where its slab and its piece of the model are."""
     return Deferred(tasks.rank_part, (slab, piece, more))
+
+
+def at_hand(pieces: Sequence[Any] | None) -> Sequence[Any] | None:
+    """The model's pieces as a run can have them: those that its workers do not hold are fetched.
+
+    Raises:
+        RuntimeError: they are gone.
+    """
+    if not pieces or not isinstance(pieces[0], Future):
+        return pieces
+    client = current_client()
+    if all(piece.client is client and piece.status == "finished" for piece in pieces):
+        return pieces
+    return collected(pieces)
 
 
 def computed_counts(X: Any) -> sp.csr_array:
@@ -69,7 +82,7 @@ def problem_of(model: Any, X: Any, priors: Priors, go_on: bool) -> Problem:
     with futures_let_go():
         pieces = client.compute([delayed(block_row, pure=True)(row) for row in _block_rows(X)])
         lengths = gathered(client, [delayed(tasks.lengths_of, pure=True)(piece) for piece in pieces])
-        size = len(model.shards_) if go_on else min(model.n_shards or cluster_ranks(client), X.shape[0])
+        size = len(model.shards_) if go_on else min(int(model.n_shards or cluster_ranks(client)), X.shape[0])
         tokens = int(sum(each.sum(dtype=np.int64) for each in lengths))
         check_memory(corpus_plan(X.shape, tokens, priors, size))
         heights = np.concatenate([[0], np.cumsum(X.chunks[0])]).tolist()
@@ -88,7 +101,8 @@ def problem_of(model: Any, X: Any, priors: Priors, go_on: bool) -> Problem:
                 slab.result()  # raises
 
     def parts(held: Sequence[Any] | None, more: bool) -> list[Any]:
-        return [deferred(*each, more) for each in zip(slabs, held or [None] * size, strict=True)]
+        held = at_hand(held) or [None] * size
+        return [deferred(*each, more) for each in zip(slabs, held, strict=True)]
 
     return Problem(X.shape, tokens, size, parts)
 
@@ -107,13 +121,6 @@ def _block_rows(X: Any) -> list[list[Any]]:
         [delayed(tasks.counts_block, pure=True)(block, (i, j)) for j, block in enumerate(row)]
         for i, row in enumerate(blocks)
     ]
-
-
-def within_reach(shards: list[Any]) -> list[Any]:
-    """The shards as the current Client can use them: fetched if they are on another one's cluster."""
-    if isinstance(shards[0], Future) and shards[0].client is not current_client():
-        return collected(shards)
-    return shards
 
 
 def summaries(shards: Sequence[Any]) -> list[tuple]:

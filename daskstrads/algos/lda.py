@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
@@ -23,7 +25,7 @@ from .word_blocks import blocks_per_rank
 __all__ = ["LatentDirichletAllocation"]
 
 _MOST_TOPICS = 2**20
-_LEAST = 1e-9  # prior, and one over the largest: odds are float32
+_LEAST, _LARGEST = 1e-9, 1e9  # prior: odds are float32
 
 
 class LatentDirichletAllocation(
@@ -105,7 +107,8 @@ class LatentDirichletAllocation(
             TypeError: a parameter or X of the wrong type.
             MemoryError: a fit that its cluster's workers cannot hold.
         """
-        self._fit(X, bool(self.warm_start and hasattr(self, "shards_")), False)
+        with self._kept():
+            self._fit(X, bool(self.warm_start and hasattr(self, "shards_")), False)
         return self
 
     def partial_fit(self, X, y=None):
@@ -116,8 +119,22 @@ class LatentDirichletAllocation(
         Raises: as `fit`; ValueError for another number of words or topics.
         """
         first = not hasattr(self, "shards_")
-        self._fit(X, not first, not first)
+        with self._kept():
+            self._fit(X, not first, not first)
         return self
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """A fit that fails or is interrupted leaves the model of the one before, whole."""
+        names = "n_features_in_", "feature_names_in_", "history_"
+        before = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        try:
+            yield
+        except BaseException:
+            for name in names:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
+            raise
 
     @with_callbacks
     def _fit(self, X: Any, go_on: bool, more: bool) -> None:
@@ -161,7 +178,7 @@ class LatentDirichletAllocation(
         told = sweeps_told()
         calls = Calls(self, 1, {"X": given, "y": None, "metadata": None})
         with compilation_announced(bool(self.verbose)), calls.following(program, told) as follower:
-            parts = problem.parts(self._pieces() if go_on else None, more)
+            parts = problem.parts(self.shards_ if go_on else None, more)
             done = run(program, parts, callback=follower, gather=False)
         passes, drifts, totals = self._summaries(done.shards)
         self.shards_, self._totals, self._blocks = done.shards, totals, blocks
@@ -172,14 +189,6 @@ class LatentDirichletAllocation(
         self.s_error_ = np.mean(drifts, axis=0).tolist()
         self.n_iter_ = len(self.log_likelihood_)
         calls.done()
-
-    def _pieces(self) -> list:
-        """The ranks' pieces to go on from: where they are if that is where a fit would go, else here."""
-        if not on_cluster():
-            return collected(self.shards_)
-        from . import corpus_dask
-
-        return corpus_dask.within_reach(self.shards_)
 
     @staticmethod
     def _summaries(shards: list) -> tuple[list, list, np.ndarray]:
@@ -204,8 +213,8 @@ class LatentDirichletAllocation(
                 continue
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise TypeError(f"{name} must be {kind.__name__.lower()}, got {value!r}")
-            if low is None and not _LEAST <= float(value) <= 1 / _LEAST:
-                raise ValueError(f"{name} must be from {_LEAST:g} to {1 / _LEAST:g}, got {value!r}")
+            if low is None and not _LEAST <= float(value) <= _LARGEST:
+                raise ValueError(f"{name} must be from {_LEAST:g} to {_LARGEST:g}, got {value!r}")
             if low is not None and value < low:
                 raise ValueError(f"{name} must be at least {low}, got {value!r}")
         if self.n_components > _MOST_TOPICS:

@@ -4,6 +4,7 @@ about.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -128,12 +129,20 @@ class TopicAnswers(TransformerMixin):
         numbers.
 
         Raises:
-            ValueError: names for another number of words, n below 1.
+            ValueError: names for another number of words, n below 1. TypeError: n that is no whole number,
+                names in no order or of no length.
         """
         check_is_fitted(self, "shards_")
+        if not isinstance(n, Integral) or isinstance(n, bool):
+            raise TypeError(f"n must be integral, got {n!r}")
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n!r}")
         names = getattr(self, "feature_names_in_", None) if feature_names is None else feature_names
+        if names is not None and np.ndim(names) != 1:
+            raise TypeError(
+                f"feature_names must be a list or 1-D array of names in the order of the columns, got "
+                f"{type(names).__name__}; a vectorizer has get_feature_names_out()"
+            )
         if names is not None and len(names) != self.n_features_in_:
             raise ValueError(f"there are {len(names)} feature_names for {self.n_features_in_} words")
         return top_words(self._topics(), int(n), names)
@@ -142,7 +151,7 @@ class TopicAnswers(TransformerMixin):
         """Write the model to a folder: a JSON file, and one .npz file a shard.
 
         Raises:
-            FileExistsError: the folder holds something else than a model.
+            FileExistsError: the folder holds something else than a model, or also something else.
         """
         check_is_fitted(self, "shards_")
         save(self, path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,33 @@ import numpy as np
 
 from ..engine.run import collected
 from .lda_gibbs import TopicPiece
+from .word_blocks import Block, unpacked
 
 __all__ = ["load", "save"]
 
 _FORMAT = "daskstrads topic model 1"
 _HEAD = "model.json"
+_FITTED = (
+    "doc_topic_prior_", "topic_word_prior_", "log_likelihood_", "s_error_", "n_iter_", "n_features_in_",
+    "_blocks",
+)  # fmt: skip
+_NAMES = "feature_names_in_"
 
 
 def save(model: Any, path: Any) -> None:
     """Write a fitted model, one shard at a time; a model that is there already is replaced at the end.
 
     Raises:
-        FileExistsError: a file, or a folder that holds something else.
+        FileExistsError: a file, the working folder, a folder that holds something else, or that too.
     """
-    path = Path(path)
+    given, path = path, Path(path).resolve()
     if path.exists() and not _replaceable(path):
-        raise FileExistsError(f"{path} is there and is no saved model; choose another path, or remove it")
+        raise FileExistsError(
+            f"{given} is there and is no saved model, or holds other files too; "
+            "choose another path, or remove it"
+        )
+    if path in (Path.cwd(), *Path.cwd().parents):
+        raise FileExistsError(f"{given} is the working folder, which cannot be replaced; choose another path")
     fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
     fresh.mkdir(parents=True)
     try:
@@ -44,8 +54,12 @@ def save(model: Any, path: Any) -> None:
             )  # fmt: skip
         (fresh / _HEAD).write_text(json.dumps(_head(model), indent=1) + "\n", encoding="utf-8")
         if path.exists():
-            shutil.rmtree(path)
-        fresh.rename(path)
+            old = fresh.with_name(f"{fresh.name}.old")
+            path.rename(old)
+            fresh.rename(path)
+            shutil.rmtree(old)
+        else:
+            fresh.rename(path)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -66,28 +80,59 @@ def load(kind: Any, path: Any) -> Any:
             raise ValueError(f"its format is {head['format']!r}, expected {_FORMAT!r}")
         model = kind(**head["parameters"])
         model.shards_ = [_piece(path / _shard_name(place)) for place in range(head["shards"])]
-        for name, value in head["fitted"].items():
-            setattr(model, name, np.array(value, object) if name == "feature_names_in_" else value)
+        for name in _FITTED:
+            setattr(model, name, head["fitted"][name])
+        if _NAMES in head["fitted"]:
+            setattr(model, _NAMES, np.array(head["fitted"][_NAMES], object))
         model.history_ = {name: np.array(values) for name, values in head["history"].items()}
-    except (KeyError, TypeError, OSError, zipfile.BadZipFile, ValueError) as error:
+        _check(model)
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file may make anything of what reads it
         raise ValueError(f"the model in {path} is damaged: {error}") from error
     model._totals, model._words = model.shards_[0].totals, None
     return model
 
 
+def _check(model: Any) -> None:
+    """Raise an error unless the shards are those of one model: kernels trust what blocks say."""
+    pieces, words = model.shards_, model.n_features_in_
+    totals = pieces[0].totals
+    narrow = len(totals) <= 2**16
+    seen, found = np.zeros_like(totals), np.zeros(words, bool)
+    known = (
+        totals.dtype == np.int64
+        and totals.ndim == 1
+        and words == sum(len(w) for p in pieces for w in p.words)
+    )
+    for name in ("doc_topic_prior_", "topic_word_prior_"):
+        known &= isinstance(getattr(model, name), float)
+    known &= len(getattr(model, _NAMES, found)) == words
+    for rank, piece in enumerate(pieces):
+        known &= np.array_equal(piece.totals, totals) and len(piece.blocks) == model._blocks
+        known &= piece.topics.dtype == (np.uint16 if narrow else np.int32)
+        known &= piece.topics.ndim == 1 and piece.topics.max(initial=0) < len(totals)
+        for place, (block, ids) in enumerate(zip(map(Block._make, piece.blocks), piece.words, strict=True)):
+            number, wide, lengths, cells = block
+            known &= number == rank * model._blocks + place and lengths.shape == ids.shape
+            known &= 0 <= wide <= len(ids) and lengths.dtype == ids.dtype == np.int32
+            known &= lengths.min(initial=0) >= 0 and cells.dtype == (np.uint32 if narrow else np.int64)
+            known &= cells.shape == (lengths.sum(dtype=np.int64) + lengths[:wide].sum(dtype=np.int64),)
+            if not known:
+                raise ValueError(f"{_shard_name(rank)} is no shard of it")
+            topics, counts = unpacked(block)
+            known &= counts.min(initial=1) > 0 and topics.min(initial=0) >= 0
+            np.add.at(seen, topics, counts)
+            found[ids] = True
+    if not known or not found.all() or not np.array_equal(seen, totals):
+        raise ValueError("its shards are not those of one model")
+
+
 def _head(model: Any) -> dict[str, Any]:
     parameters = {name: _plain(value) for name, value in model.get_params().items()}
-    fitted = [
-        "doc_topic_prior_",
-        "topic_word_prior_",
-        "log_likelihood_",
-        "s_error_",
-        "n_iter_",
-        "n_features_in_",
-        "_blocks",
-    ]
-    if hasattr(model, "feature_names_in_"):
-        fitted.append("feature_names_in_")
+    fitted = list(_FITTED)
+    if hasattr(model, _NAMES):
+        fitted.append(_NAMES)
     return {
         "format": _FORMAT,
         "shards": len(model.shards_),
@@ -118,4 +163,15 @@ def _shard_name(place: int) -> str:
 
 
 def _replaceable(path: Path) -> bool:
-    return path.is_dir() and ((path / _HEAD).is_file() or not any(path.iterdir()))
+    """Whether there is nothing in a folder but a model."""
+    if not path.is_dir():
+        return False
+    names = {each.name for each in path.iterdir()}
+    if not names:
+        return True
+    try:
+        head = json.loads((path / _HEAD).read_text(encoding="utf-8"))
+        shards = {_shard_name(place) for place in range(head["shards"])}
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return head.get("format") == _FORMAT and names <= {_HEAD, *shards}

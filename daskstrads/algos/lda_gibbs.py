@@ -15,7 +15,7 @@ from ..engine.run import run
 from ..partition import Compressed, Slab
 from ..schedule import Policy, Report, Rotation, Turn
 from .progress import Follower, Told
-from .word_blocks import Block, unpacked, widened, words_by_block
+from .word_blocks import Block, check_most, unpacked, widened, words_by_block
 
 __all__ = [
     "CorpusPart", "Priors", "RotatingGibbs", "TopicPiece", "sweeps_told",
@@ -220,6 +220,7 @@ class RotatingGibbs(Program):
         n_topics, matrix = self.priors.components, shard.matrix
         assert matrix is not None
         n_blocks, offsets = self.blocks * shard.size, matrix.starts
+        check_most(frequencies, np.arange(len(frequencies)))
         if shard.more:
             blocks = [np.asarray(words) for rank in held for words in rank]
             shard.words = np.concatenate(blocks)
@@ -268,6 +269,7 @@ class RotatingGibbs(Program):
                 block = Block(*piece.blocks[place])
                 counts = np.concatenate([[0], np.cumsum(unpacked(block)[1], dtype=np.int64)])
                 expected = expected + np.diff(counts[np.concatenate([[0], np.cumsum(block.lengths)])])
+                check_most(expected, shard.words[rows])
             # Words come in order of their frequency, so that the wide rows are the first.
             wide = np.flatnonzero(expected > most)
             shard.queue.append(widened(block, int(wide[-1]) + 1 if len(wide) else 0))

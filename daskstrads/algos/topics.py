@@ -131,5 +131,9 @@ def top_words(model: Topics, n: int, names: Any) -> TopWords:
     kernels.strongest_words(model.offsets, model.topics, model.counts, words, counts)
     if names is None:
         return TopWords(words, counts, model.totals)
-    named = np.asarray(names)[np.maximum(words, 0)]
-    return TopWords(np.where(words >= 0, named, np.zeros((), named.dtype)), counts, model.totals)
+    kept = np.asarray(names)
+    if kept.dtype.kind not in "OSUi":
+        kept = kept.astype(object)
+    named = kept[np.maximum(words, 0)]
+    named[words < 0] = -1 if kept.dtype.kind == "i" else ""
+    return TopWords(named, counts, model.totals)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Block", "blocks_per_rank", "unpacked", "widened", "words_by_block"]
+__all__ = ["Block", "blocks_per_rank", "check_most", "unpacked", "widened", "words_by_block"]
 
+_MOST = 2**31 - 1  # tokens of a word
 _FEW, _MANY = 2, 16  # blocks a rank
 _ROUND = 500  # tokens a round and rank
 _DRIFT = 0.007  # of the totals, as a share of all tokens, in a round of the first sweep; later half as much
@@ -46,6 +47,15 @@ def widened(block: Block, wide: int) -> Block:
     pairs = np.stack([topics[:first], counts[:first]], 1).ravel()
     cells = np.concatenate([pairs, topics[first:] | counts[first:] << half])
     return Block(block.number, wide, block.lengths, cells)
+
+
+def check_most(tokens: np.ndarray, words: np.ndarray) -> None:
+    """Raise ValueError where a word has more tokens than its counts can say."""
+    if tokens.max(initial=0) > _MOST:
+        place = int(tokens.argmax())
+        raise ValueError(
+            f"there are {tokens[place]} tokens of word {words[place]}; a model counts up to {_MOST} of each"
+        )
 
 
 def words_by_block(frequencies: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:

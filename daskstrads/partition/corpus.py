@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from .entries import Header
-from .spans import shown
+from .spans import shown, unpacking
 
 __all__ = ["FORMATS", "HEADED", "format_of", "header_of"]
 
@@ -133,7 +133,7 @@ def _matrix_market(file: Any) -> Header:
 
 def _lines(file: Any) -> Iterator[bytes]:
     """The first lines of a file, each with its newline; one that is too long in pieces."""
-    with copy.copy(file) as text:
+    with unpacking(file), copy.copy(file) as text:
         while line := text.readline(LONGEST):
             yield line
 

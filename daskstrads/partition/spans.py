@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import copy
+import gzip
+import lzma
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from fsspec.utils import read_block
 
-__all__ = ["Span", "damaged", "is_number", "pieces", "shown"]
+__all__ = ["Span", "damaged", "is_number", "pieces", "shown", "unpacking"]
 
 PIECE = 2**20  # bytes parsed at a time: what the kernel writes stays in the cache
+
+
+@contextmanager
+def unpacking(file: Any) -> Iterator[None]:
+    """Raise ValueError with its name where a compressed file is damaged, not complete, or not compressed."""
+    try:
+        yield
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        # bz2 raises a bare OSError; others are the file system's.
+        if isinstance(error, OSError) and type(error) not in (OSError, gzip.BadGzipFile):
+            raise
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise ValueError(f"{file.path}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -32,11 +49,8 @@ class Span:
         Raises:
             ValueError: a compressed file that is damaged or not complete.
         """
-        try:
-            with copy.copy(self.file) as file:
-                text = read_block(file, self.start, self.length, b"\n")
-        except (EOFError, zlib.error) as error:
-            raise ValueError(f"{self.file.path}: {error}") from error
+        with unpacking(self.file), copy.copy(self.file) as file:
+            text = read_block(file, self.start, self.length, b"\n")
         return text if text.endswith(b"\n") or not text else text + b"\n"
 
     def line_number(self, text: bytes, place: int) -> int:

@@ -145,6 +145,26 @@ def test_models_go_on_where_they_are(client, lazy, tmp_path):
     assert (same_words.topic_word_ != here.topic_word_).nnz == 0
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_models_go_on_without_their_client_until_it_closes(client, lazy):
+    X = corpus()
+    here = LatentDirichletAllocation(**OPTIONS).fit(X).partial_fit(X)
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        with other.as_current():
+            first, second = (LatentDirichletAllocation(**OPTIONS).fit(X) for _ in range(2))
+            late = LatentDirichletAllocation(**OPTIONS).fit(X)
+        given = blocks(X, (45, 45)) if lazy else X
+        same(first.partial_fit(given), here)  # in this process
+        with client.as_current():
+            same(second.partial_fit(given), here)
+    for call in (late.partial_fit, late.transform, late.score):
+        with pytest.raises(RuntimeError, match="whose Client is closed"):
+            call(X)
+    with client.as_current(), pytest.raises(RuntimeError, match="whose Client is closed"):
+        late.partial_fit(given)
+    same(late.fit(X).partial_fit(X), here)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "told"),
     [

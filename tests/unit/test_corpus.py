@@ -430,6 +430,14 @@ def test_a_compressed_file_that_is_not_complete(write):
         X.compute()
 
 
+@pytest.mark.parametrize("packing", ["gz", "bz2", "xz"])
+@pytest.mark.parametrize("name", ["a.uci", "a.ldac", "a"])
+def test_a_file_that_is_not_compressed(write, name, packing):
+    path = write(b"1 0:2\n" * 30, f"{name}.{packing}")
+    with pytest.raises(ValueError, match=rf"{name}\.{packing}: "):
+        read_corpus(path)
+
+
 def test_paths_and_options_that_are_wrong(write, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no\.uci"):
         read_corpus(tmp_path / "no.uci")

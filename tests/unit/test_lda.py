@@ -1,5 +1,6 @@
 """LatentDirichletAllocation in one process: exact, right in odd cases, clear about bad ones."""
 
+import json
 import pickle
 import warnings
 
@@ -171,6 +172,7 @@ def test_forms_of_input_give_the_same_model():
         sp.csr_matrix(X),
         X.astype(float),
         X.astype(np.uint8),
+        X.toarray().astype(np.float16),
         frame,
     ):
         same(fitted(given, max_iter=4), wanted)
@@ -334,6 +336,31 @@ def test_counts_above_31_bits(dtype):
         LatentDirichletAllocation(2).fit(X)
 
 
+def test_more_tokens_of_a_word_than_counts_can_say():
+    most = 2**31 - 1
+    for shards in (1, 2):
+        with pytest.raises(ValueError, match="there are 2147483648 tokens of word 1; a model counts up to"):
+            LatentDirichletAllocation(2, n_shards=shards).fit(np.array([[0, most], [1, 1]]))
+    model = fitted(np.array([[3, 1], [1, 0]]), n_components=2)
+    with pytest.raises(ValueError, match="there are 2147483650 tokens of word 0"):
+        model.partial_fit(np.array([[most - 1, 0]]))
+
+
+def test_a_fit_that_fails_leaves_the_model_as_it_was():
+    X = corpus()
+    frame = pd.DataFrame(X.toarray(), columns=[f"w{j}" for j in range(40)])
+    model = fitted(frame, n_shards=2)
+    before = model.transform(frame)
+    for bad in (np.zeros((3, 50)), np.full((3, 30), 0.5), pd.DataFrame({"a": [0, 0]})):
+        with pytest.raises(ValueError, match=r"no tokens|fraction"):
+            model.fit(bad)
+        assert model.n_features_in_ == 40
+        np.testing.assert_array_equal(model.transform(frame), before)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.transform(pd.DataFrame({"a": [1, 2]}))
+    model.partial_fit(frame[:3])
+
+
 def test_matrices_that_are_damaged():
     X = corpus()
     X.indices = X.indices.copy()
@@ -362,6 +389,7 @@ def test_matrices_that_are_damaged():
         ({"n_components": True}, TypeError, "n_components"),
         ({"n_components": 2**20 + 1}, ValueError, "at most 1048576"),
         ({"doc_topic_prior": 0.0}, ValueError, "doc_topic_prior must be from 1e-09"),
+        ({"topic_word_prior": 1.1e9}, ValueError, r"from 1e-09 to 1e\+09, got 1100000000.0"),
         ({"topic_word_prior": np.nan}, ValueError, "topic_word_prior must be from 1e-09"),
         ({"topic_word_prior": "auto"}, TypeError, "topic_word_prior must be real"),
         ({"max_iter": 0}, ValueError, "max_iter must be at least 1"),
@@ -419,6 +447,10 @@ def test_warm_start_goes_on():
     assert warm.fit(X).log_likelihood_[0] > first[5]
     assert abs(warm.log_likelihood_[-1] - model.log_likelihood_[-1]) < 0.05
     assert warm.fit(X).log_likelihood_[-1] != first[-1]
+    stored = sp.csr_array(np.ones_like(X.toarray()))  # the same counts, zeros stored
+    stored.data = X.toarray().ravel()
+    warm.fit(stored)
+    assert stored.nnz == X.shape[0] * X.shape[1]
     with pytest.raises(ValueError, match="these are others"):
         warm.fit(X[::-1])
     with pytest.raises(ValueError, match="these are others"):
@@ -430,7 +462,7 @@ def test_warm_start_goes_on():
     same(warm.fit(X), fitted(X, max_iter=15, n_shards=2))
 
 
-def test_models_are_saved_and_loaded(tmp_path):
+def test_models_are_saved_and_loaded(tmp_path, monkeypatch):
     X = corpus()
     names = [f"w{j}" for j in range(40)]
     model = fitted(pd.DataFrame(X.toarray(), columns=names), n_shards=2, max_iter=5)
@@ -456,9 +488,65 @@ def test_models_are_saved_and_loaded(tmp_path):
     (tmp_path / "other" / "thing").touch()
     with pytest.raises(FileExistsError, match="no saved model"):
         model.save(tmp_path / "other")
-    (path / "shard-00001.npz").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(path)
+    model.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(FileExistsError, match="working folder"):
+        model.save(".")
+
+
+def _head(**changes):
+    def change(path):
+        head = json.loads((path / "model.json").read_text())
+        (path / "model.json").write_text(json.dumps({**head, **changes}))
+
+    return change
+
+
+def _shard(**changes):
+    def change(path):
+        with np.load(path / "shard-00000.npz") as held:
+            arrays = dict(held)
+        changed = {name: change(arrays[name]) for name, change in changes.items()}
+        np.savez(path / "shard-00000.npz", **{**arrays, **changed})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _head(shards=0),
+        _head(shards=1),
+        _head(fitted=[]),
+        _head(format="another"),
+        _shard(cells0=lambda cells: cells[:1]),
+        _shard(cells0=lambda cells: cells | np.uint32(2**16 - 1)),  # topics that there are not
+        _shard(words0=lambda words: words + 1000),
+        _shard(totals=lambda totals: totals[::-1]),
+        lambda path: (path / "shard-00001.npz").write_bytes(b""),
+        lambda path: (path / "shard-00001.npz").write_bytes((path / "shard-00000.npz").read_bytes()),
+    ],
+)
+def test_damaged_models_are_refused(tmp_path, damage):
+    fitted(corpus(), n_shards=2, max_iter=1).save(tmp_path / "model")
+    damage(tmp_path / "model")
     with pytest.raises(ValueError, match="is damaged"):
-        LatentDirichletAllocation.load(path)
+        LatentDirichletAllocation.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("foreign", ["model.json", "notes.txt"])
+def test_folders_that_hold_something_else_stay(tmp_path, foreign):
+    model = fitted(corpus(), max_iter=1)
+    model.save(tmp_path / "model")
+    (tmp_path / "model" / foreign).write_text("{}")
+    before = sorted((each.name, each.read_bytes()) for each in (tmp_path / "model").iterdir())
+    with pytest.raises(FileExistsError, match="no saved model, or holds other files too"):
+        model.save(tmp_path / "model")
+    assert sorted((each.name, each.read_bytes()) for each in (tmp_path / "model").iterdir()) == before
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_pickles_and_clones():
@@ -493,11 +581,17 @@ def test_top_words_are_a_table():
     assert model.top_words(99).words.shape == (4, 40)
     few = fitted(np.array([[1, 1, 0]]), n_components=3)
     assert (few.top_words(2).words == -1).any()
-    assert "" in few.top_words(2, list("abc")).words
+    for given in (list("abc"), np.array(list("abc"), object), pd.Index(list("abc"))):
+        assert set(few.top_words(2, given).words.ravel().tolist()) == {"", "a", "b"}
+    assert {-1, 5, 6} == set(few.top_words(2, [5, 6, 7]).words.ravel().tolist())
     with pytest.raises(ValueError, match="39 feature_names for 40 words"):
         model.top_words(5, names[:39])
     with pytest.raises(ValueError, match="at least 1"):
         model.top_words(0)
+    with pytest.raises(TypeError, match="n must be integral"):
+        model.top_words(2.5)
+    with pytest.raises(TypeError, match=r"got dict; a vectorizer has get_feature_names_out"):
+        model.top_words(5, {name: j for j, name in enumerate(names)})
 
 
 def test_dense_components_only_where_they_fit(monkeypatch):
