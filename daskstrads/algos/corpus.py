@@ -124,5 +124,8 @@ def corpus_plan(shape: tuple[int, int], tokens: int, priors: Priors, ranks: int)
     # Tokens: their document and topic, and a cell of it; words: order, tokens here, and a share of the rows.
     state = own * (4 + cell // 2 + cell) + words * (4 + 4) + (tokens * cell + 4 * words) // ranks
     state += -(-documents // ranks) * (4 + 8 + cell)
+    # Topics: totals and this rank's own; the sampler's weights, counts and marks of one word.
+    state += (16 + 18) * priors.components
     exchange = 2 * (tokens * cell + 4 * words) // (ranks * blocks_per_rank(priors.components, tokens, ranks))
+    exchange += 16 * priors.components
     return MemoryPlan(ranks, 0, int(data), int(state), int(exchange) + 8 * words)

@@ -52,7 +52,7 @@ class LatentDirichletAllocation(
         topic_word_prior: beta, of a topic's words; None: 1 / K.
         max_iter: sweeps over all tokens, of `fit` and of every `partial_fit`.
         n_shards: ranks, a thread each (on a cluster, a worker thread each); None: as many as can be kept
-            busy. Results depend on the shards, never on threads.
+            busy. Results depend on the shards, never on threads. A model that goes on keeps those it has.
         random_state: seed of all draws.
         warm_start: `fit` goes on from the last topics, of the same documents.
         verbose: print a line a sweep.

@@ -246,11 +246,11 @@ class RotatingGibbs(Program):
         shard.begins = begins[:-1].astype(offset)
         shard.cells = np.zeros(begins[-1] + LANES, cell)  # a read of lanes may begin at the last cell
         shard.cells[begins[:-1][dense]] = DENSE
-        shard.at = np.empty(ends[-1] if len(ends) else 0, offset)
+        self._fill(shard, frequencies, cell)  # which may refuse, and so comes before what tokens need
+        shard.at = np.empty(shard.starts[-1], offset)
         kernels.place_tokens(
             offsets, matrix.indices, matrix.values, row_of, shard.begins, ends - shard.tokens, shard.at
         )
-        self._fill(shard, frequencies, cell)
         # The tokens say all that is needed from here on.
         shard.frequencies, shard.matrix = np.empty(0, np.int64), None
 
@@ -258,7 +258,6 @@ class RotatingGibbs(Program):
         """The blocks that this rank holds first: empty, or those of a model that there is."""
         kind = np.uint16 if self.priors.components <= 2**16 else np.int32
         piece = shard.piece
-        shard.topics = np.zeros(len(shard.at), kind) if piece is None or shard.more else piece.topics.copy()
         most = 2 ** (4 * np.dtype(cell).itemsize) - 1
         for place in range(self.blocks):
             number = shard.rank * self.blocks + place
@@ -273,6 +272,9 @@ class RotatingGibbs(Program):
             # Words come in order of their frequency, so that the wide rows are the first.
             wide = np.flatnonzero(expected > most)
             shard.queue.append(widened(block, int(wide[-1]) + 1 if len(wide) else 0))
+        shard.topics = (
+            np.zeros(shard.starts[-1], kind) if piece is None or shard.more else piece.topics.copy()
+        )
 
     def _work(self, shard: _Shard, block: Block, sweep: int) -> Block:
         """The block with what this rank's tokens add to it, or have changed in it."""

@@ -667,3 +667,5 @@ def test_memory_is_told_before():
     assert plan.ranks == 2
     assert "2 ranks by rows" in str(plan)
     assert 0.5e9 < plan.total < 4e9
+    many = LatentDirichletAllocation(10**6).memory_plan((10, 10), 100, n_ranks=2)
+    assert many.state > 16 * 10**6 + 4 * 10**6  # totals, and the weights of a word
