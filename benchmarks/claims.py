@@ -149,7 +149,7 @@ def opening(context: Context, missing: list[str], busy: str) -> str:
 
 def certificates(counts: dict[str, tuple[int, int]]) -> Page:
     """Whether every arm that converged has the optimum."""
-    page = Page("8. The objective reached")
+    page = Page(f"{len(SECTIONS) + 1}. The objective reached")
     page.say(
         "Every arm that says it converged is checked by `benchmarks/certificate.py`, which shares no code "
         "with the solver: the gap between its objective and a dual point, over P(0)."

@@ -232,6 +232,8 @@ class LatentDirichletAllocation(
         `n_ranks`: None: as many as a fit would take here.
         """
         priors = self._checked_priors()
+        if n_ranks is not None and n_ranks < 1:
+            raise ValueError(f"n_ranks must be at least 1, got {n_ranks!r}")
         return corpus_plan(shape, int(tokens), priors, n_ranks or self._n_ranks(shape, int(tokens), False))
 
     @property

@@ -69,8 +69,7 @@ def check_memory_limits(client: Client, ranks: int, size: int, told: str) -> Non
         if limit and need > _PAUSE * limit:
             raise MemoryError(
                 f"the fit needs {need / 1e9:.3g} GB on worker {address} ({told}), whose memory limit is "
-                f"{limit / 1e9:.3g} GB; use more workers or more memory a worker, or float32 data, or fewer "
-                "columns"
+                f"{limit / 1e9:.3g} GB; use more workers, more memory a worker, or less of what that counts"
             )
 
 

@@ -665,6 +665,8 @@ def test_history_and_progress(capsys):
 def test_memory_is_told_before():
     plan = LatentDirichletAllocation(10_000).memory_plan((3_900_000, 21_800_000), 79_000_000, n_ranks=2)
     assert plan.ranks == 2
+    with pytest.raises(ValueError, match="n_ranks must be at least 1"):
+        LatentDirichletAllocation().memory_plan((3, 2), 9, n_ranks=-1)
     assert "2 ranks by rows" in str(plan)
     assert 0.5e9 < plan.total < 4e9
     many = LatentDirichletAllocation(10**6).memory_plan((10, 10), 100, n_ranks=2)
