@@ -286,6 +286,27 @@ def test_blocks_on_their_way_arrive_when_tasks_take_over(client):
     forgotten(client)
 
 
+class Failing(programs.Carousel):
+    """A rank that fails while the others' blocks are on their way."""
+
+    def push(self, shard, plan):
+        if (shard.rank, shard.turn) == (1, 3):
+            raise OSError("disk full")
+        return super().push(shard, plan)
+
+
+@pytest.mark.parametrize("transport", ["mesh", "tasks"])
+def test_a_rank_that_fails_while_blocks_are_on_their_way_is_the_error(client, transport):
+    parts = [[[1.0], [2.0]], [[3.0], [4.0]], [[5.0], [6.0]]]
+    with pytest.raises(OSError, match="disk full") as caught:
+        there(client, transport, Failing(16), parts)
+    assert any("in phase push of round 3" in note for note in caught.value.__notes__)
+    found, wanted = there(client, transport, programs.Carousel(16), parts), here(programs.Carousel(16), parts)
+    for one, other in zip(found.shards, wanted.shards, strict=True):
+        np.testing.assert_array_equal(one.queue, other.queue)
+    forgotten(client)
+
+
 def test_the_mesh_keeps_slow_rounds_when_it_is_asked_for(client):
     found = there(client, "mesh", OnWhich(RoundRobin(5, sweeps=1), 1.05), [0, 1])
     assert all(all(shard.hosted) for shard in found.shards)
