@@ -79,9 +79,7 @@ class _Shard:
     totals: np.ndarray  # (K,) n_k of all ranks; replicated
     own: np.ndarray  # (K,) the same as this rank knows it in a round
     words: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # (V,) word of every row
-    rows: np.ndarray = field(
-        default_factory=lambda: np.zeros(1, np.int64)
-    )  # (blocks + 1,) rows of every block
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))  # (blocks + 1,) where they begin
     tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # (V,) of every row, here
     starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))  # (blocks + 1,) tokens
     begins: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # (documents,) in cells
